@@ -1,0 +1,17 @@
+// The avx2 row of the dispatch table.
+#include "simd/avx2.h"
+
+#include "ops/table.h"
+
+#if defined(__FAST_MATH__)
+#error "Draftproof can't be built with -ffast-math: its bits are its contract"
+#endif
+
+namespace draftproof {
+
+const Kernels& avx2_kernels() {
+  static constexpr Kernels kTable = make_kernels<Avx2>();
+  return kTable;
+}
+
+}  // namespace draftproof

@@ -1,0 +1,17 @@
+// The avx512 row of the dispatch table.
+#include "simd/avx512.h"
+
+#include "ops/table.h"
+
+#if defined(__FAST_MATH__)
+#error "Draftproof can't be built with -ffast-math: its bits are its contract"
+#endif
+
+namespace draftproof {
+
+const Kernels& avx512_kernels() {
+  static constexpr Kernels kTable = make_kernels<Avx512>();
+  return kTable;
+}
+
+}  // namespace draftproof

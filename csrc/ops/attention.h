@@ -1,0 +1,252 @@
+// Attention of a tile of rows over one span of 512 positions, and how spans are put together.
+//
+// Scores: lanes are positions, head_dim ascending, one fma chain each, then times the scale. Values:
+// lanes are head_dim, positions ascending, one fma chain each. Rows and heads of a tile share the
+// loads of K and V, never their sums. Positions behind a row's own are never read into its sums.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "kernels.h"
+#include "ops/exp.h"
+#include "ops/linear.h"
+
+namespace draftproof {
+namespace {
+
+template <class Word>
+const Word* head_of_page(const SpanArgs& a, int64_t position) {
+  const auto page = static_cast<size_t>(a.block_table[position / kPagePositions]);
+  return reinterpret_cast<const Word*>(a.kv.pages + page * a.kv.page_bytes + a.kv.head_offset);
+}
+
+// K lines of the block of sixteen positions that starts at `position`: [head_dim][16].
+template <class Word>
+const Word* key_block(const SpanArgs& a, int64_t position) {
+  return head_of_page<Word>(a, position) +
+         (position % kPagePositions) / kLanes * static_cast<int64_t>(a.kv.head_dim) * kLanes;
+}
+// V line of a position: [value_stride].
+template <class Word>
+const Word* value_line(const SpanArgs& a, int64_t position) {
+  return head_of_page<Word>(a, position) +
+         static_cast<int64_t>(kPagePositions) * a.kv.head_dim +
+         (position % kPagePositions) * static_cast<int64_t>(a.kv.value_stride);
+}
+
+inline const float* query(const SpanArgs& a, int pair) {
+  return a.q + static_cast<size_t>(pair / a.group) * a.q_stride +
+         static_cast<size_t>(pair % a.group) * static_cast<size_t>(a.kv.head_dim);
+}
+
+template <class S, class Word, int P, int N>
+void score_tile(const SpanArgs& a, int pair, int block) {
+  const int64_t base = a.span * kSpan;
+  const Word* k[N];
+  for (int n = 0; n < N; ++n) k[n] = key_block<Word>(a, base + kLanes * (block + n));
+  const float* q[P];
+  for (int p = 0; p < P; ++p) q[p] = query(a, pair + p);
+  typename S::F acc[P][N];
+  for (int p = 0; p < P; ++p)
+    for (int n = 0; n < N; ++n) acc[p][n] = S::zero();
+  for (int d = 0; d < a.kv.head_dim; ++d) {
+    typename S::F line[N];
+    for (int n = 0; n < N; ++n) line[n] = widen<S>(k[n] + kLanes * d);
+    for (int p = 0; p < P; ++p) {
+      const auto qd = S::set1(q[p][d]);
+      for (int n = 0; n < N; ++n) acc[p][n] = S::fma(qd, line[n], acc[p][n]);
+    }
+  }
+  const auto scale = S::set1(a.scale);
+  for (int p = 0; p < P; ++p)
+    for (int n = 0; n < N; ++n)
+      S::store(a.scores + static_cast<size_t>(pair + p) * kSpan + kLanes * (block + n),
+               S::mul(acc[p][n], scale));
+}
+
+template <class S, class Word, int P, int N>
+void score_pairs(const SpanArgs& a, int pair, int blocks) {
+  int b = 0;
+  for (; b + N <= blocks; b += N) score_tile<S, Word, P, N>(a, pair, b);
+  for (; b < blocks; ++b) score_tile<S, Word, P, 1>(a, pair, b);
+}
+
+template <class S, class Word>
+void scores(const SpanArgs& a, int pairs, int blocks) {
+  constexpr int kFree = S::kAccumulators;
+  int p = 0;
+  for (; p + 6 <= pairs; p += 6) score_pairs<S, Word, 6, (kFree >= 24 ? 4 : 1)>(a, p, blocks);
+  for (; p + 3 <= pairs; p += 3) score_pairs<S, Word, 3, (kFree >= 24 ? 8 : 2)>(a, p, blocks);
+  for (; p < pairs; ++p) score_pairs<S, Word, 1, (kFree >= 24 ? 8 : 4)>(a, p, blocks);
+}
+
+// exp(s - m) in place for the first n scores, zeros up to the next multiple of 16; m and l.
+template <class S>
+void softmax_span(float* s, int n, float* m_out, float* l_out) {
+  for (int i = n; i % kLanes != 0; ++i) s[i] = -std::numeric_limits<float>::infinity();
+  auto best = S::load(s);
+  for (int i = kLanes; i < n; i += kLanes) best = S::max(S::load(s + i), best);
+  const float m = S::fold_max(best);
+  const auto shift = S::set1(m);
+  auto lanes = S::zero();
+  for (int i = 0; i < n; i += kLanes) {
+    const auto e = exp<S>(S::sub(S::load(s + i), shift));
+    S::store(s + i, e);
+    lanes = S::add(lanes, e);
+  }
+  *m_out = m;
+  *l_out = S::fold_add(lanes);
+}
+
+// o[P pairs][kVectors * 16 dims] += e * v over positions first .. last-1 of the span.
+template <class S, class Word, int P, int kVectors>
+void value_tile(const SpanArgs& a, int pair, int dim, int first, int last) {
+  typename S::F acc[P][kVectors];
+  float* o[P];
+  const float* e[P];
+  for (int p = 0; p < P; ++p) {
+    o[p] = a.partial + static_cast<size_t>(pair + p) * a.partial_stride + kLanes + dim;
+    e[p] = a.scores + static_cast<size_t>(pair + p) * kSpan;
+    for (int v = 0; v < kVectors; ++v) acc[p][v] = S::load(o[p] + kLanes * v);
+  }
+  const int64_t base = a.span * kSpan;
+  for (int i = first; i < last;) {
+    const Word* line = value_line<Word>(a, base + i) + dim;
+    const int stop = i / kPagePositions * kPagePositions + kPagePositions;
+    for (const int end = stop < last ? stop : last; i < end; ++i, line += a.kv.value_stride) {
+      typename S::F wide[kVectors];
+      for (int v = 0; v < kVectors; ++v) wide[v] = widen<S>(line + kLanes * v);
+      for (int p = 0; p < P; ++p) {
+        const auto ep = S::set1(e[p][i]);
+        for (int v = 0; v < kVectors; ++v) acc[p][v] = S::fma(ep, wide[v], acc[p][v]);
+      }
+    }
+  }
+  for (int p = 0; p < P; ++p)
+    for (int v = 0; v < kVectors; ++v) S::store(o[p] + kLanes * v, acc[p][v]);
+}
+
+template <class S, class Word, int P>
+void value_pairs(const SpanArgs& a, int pair, int first, int last) {
+  int dim = 0;
+  constexpr int kVectors = S::kAccumulators / P < 4 ? (S::kAccumulators / P < 1 ? 1 : S::kAccumulators / P) : 4;
+  for (; dim + kLanes * kVectors <= a.kv.value_stride; dim += kLanes * kVectors)
+    value_tile<S, Word, P, kVectors>(a, pair, dim, first, last);
+  for (; dim < a.kv.value_stride; dim += kLanes) value_tile<S, Word, P, 1>(a, pair, dim, first, last);
+}
+
+template <class S, class Word>
+void values(const SpanArgs& a, int pair, int last_pair, int first, int last) {
+  if (first >= last) return;
+  for (; pair + 6 <= last_pair; pair += 6) value_pairs<S, Word, 6>(a, pair, first, last);
+  for (; pair + 3 <= last_pair; pair += 3) value_pairs<S, Word, 3>(a, pair, first, last);
+  for (; pair < last_pair; ++pair) value_pairs<S, Word, 1>(a, pair, first, last);
+}
+
+template <class S, class Word>
+void attend_span_as(const SpanArgs& a) {
+  const int pairs = a.rows * a.group;
+  // Positions of the span that row r sees: 0 or less if the span lies behind it.
+  const auto seen = [&](int row) {
+    const int64_t n = a.first_position + row + 1 - a.span * kSpan;
+    return static_cast<int>(n < 0 ? 0 : n > kSpan ? kSpan : n);
+  };
+  const int most = seen(a.rows - 1), common = seen(0);
+  if (most == 0) return;
+  scores<S, Word>(a, pairs, (most + kLanes - 1) / kLanes);
+  for (int pair = 0; pair < pairs; ++pair) {
+    float* part = a.partial + static_cast<size_t>(pair) * a.partial_stride;
+    const int n = seen(pair / a.group);
+    if (n == 0) continue;
+    softmax_span<S>(a.scores + static_cast<size_t>(pair) * kSpan, n, part, part + 1);
+    for (int d = 0; d < a.kv.value_stride; d += kLanes) S::store(part + kLanes + d, S::zero());
+  }
+  values<S, Word>(a, 0, pairs, 0, common);
+  for (int row = 0; row < a.rows; ++row)
+    values<S, Word>(a, row * a.group, (row + 1) * a.group, common, seen(row));
+}
+
+template <class S>
+void attend_span(const SpanArgs& a) {
+  switch (a.kv.type) {
+    case KvType::kF32: return attend_span_as<S, float>(a);
+    case KvType::kF16: return attend_span_as<S, Half>(a);
+    case KvType::kBF16: return attend_span_as<S, Bfloat>(a);
+  }
+}
+
+template <class S>
+float exp_one(float x) {
+  float out[kLanes];
+  S::store(out, exp<S>(S::set1(x)));
+  return out[0];
+}
+
+template <class S>
+void combine_span(float* state, const float* part, int value_stride) {
+  const bool grows = part[0] > state[0];
+  const float w = grows ? exp_one<S>(state[0] - part[0]) : exp_one<S>(part[0] - state[0]);
+  const auto weight = S::set1(w);
+  float l[2 * kLanes] = {};
+  if (grows) {
+    S::store(l, S::fma(S::set1(state[1]), weight, S::set1(part[1])));
+    for (int d = kLanes; d < kLanes + value_stride; d += kLanes)
+      S::store(state + d, S::fma(S::load(state + d), weight, S::load(part + d)));
+    state[0] = part[0];
+  } else {
+    S::store(l, S::fma(S::set1(part[1]), weight, S::set1(state[1])));
+    for (int d = kLanes; d < kLanes + value_stride; d += kLanes)
+      S::store(state + d, S::fma(S::load(part + d), weight, S::load(state + d)));
+  }
+  state[1] = l[0];
+}
+
+template <class S>
+bool finish_attention(const float* state, int head_dim, float* out) {
+  const float l = state[1];
+  const auto sum = S::set1(l);
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
+    S::store_n(out + d, S::div(S::load(state + kLanes + d), sum), n);
+  }
+  return l < std::numeric_limits<float>::infinity();  // false for NaN too
+}
+
+inline uint16_t store_half(float x) {
+  const float limit = 65504.0f;
+  return float_to_half(x > limit ? limit : x < -limit ? -limit : x);
+}
+
+template <class Word, class Narrow>
+void store_kv_as(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
+                 const float* v, Narrow narrow) {
+  const auto page = static_cast<size_t>(block_table[position / kPagePositions]);
+  auto* head = reinterpret_cast<Word*>(kv.pages + page * kv.page_bytes + kv.head_offset);
+  const int64_t in_page = position % kPagePositions;
+  Word* keys = head + in_page / kLanes * kv.head_dim * kLanes + in_page % kLanes;
+  Word* line = head + static_cast<int64_t>(kPagePositions) * kv.head_dim + in_page * kv.value_stride;
+  for (int d = 0; d < kv.head_dim; ++d) {
+    keys[d * kLanes] = narrow(k[d]);
+    line[d] = narrow(v[d]);
+  }
+  for (int d = kv.head_dim; d < kv.value_stride; ++d) line[d] = 0;
+}
+
+template <class S>
+bool store_kv(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
+              const float* v) {
+  bool finite = true;
+  for (int d = 0; d < kv.head_dim; ++d) finite = finite && std::isfinite(k[d]) && std::isfinite(v[d]);
+  switch (kv.type) {
+    case KvType::kF32:
+      store_kv_as<float>(kv, block_table, position, k, v, [](float x) { return x; });
+      break;
+    case KvType::kF16: store_kv_as<uint16_t>(kv, block_table, position, k, v, store_half); break;
+    case KvType::kBF16: store_kv_as<uint16_t>(kv, block_table, position, k, v, float_to_bfloat); break;
+  }
+  return finite;
+}
+
+}  // namespace
+}  // namespace draftproof

@@ -1,0 +1,144 @@
+// Plays a program for a batch of rows: all threads walk the operations together and meet at barriers.
+// Owns row buffers, scratch and threads. Policy (what is in a batch) is the caller's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch.h"
+#include "program.h"
+#include "sampler.h"
+#include "thread_pool.h"
+
+namespace draftproof {
+
+// Rows of one sequence that stand one behind the other in the batch.
+struct Segment {
+  int32_t rows;
+  int32_t first_position;  // KV index of the first row
+  int32_t first_page;      // where its block table starts in Batch::block_tables
+};
+
+struct Batch {
+  const int32_t* tokens;  // [rows]; -1 - i: row i of vectors
+  size_t rows;
+  const int32_t* positions;   // [rows, 3] rotary positions
+  const Segment* segments;    // [num_segments], covering all rows in order
+  size_t num_segments;
+  const int32_t* block_tables;  // [num_pages] page numbers of all segments
+  size_t num_pages;
+  const int32_t* logit_rows;  // [num_logit_rows] ascending
+  size_t num_logit_rows;
+  const float* vectors;  // [num_vectors, width of the embedding] or nullptr
+  size_t num_vectors;
+};
+
+inline constexpr size_t kNumWeightTypes = 11;
+inline constexpr size_t kNumOpCounters = 7;
+
+class Player {
+ public:
+  // The program must outlive the player. Throws std::invalid_argument.
+  Player(const Program& program, int max_rows, int max_logit_rows, int threads, const std::string& isa);
+
+  // Returns one flag per row: 1 where a value was not finite. Throws std::invalid_argument for a batch
+  // that doesn't fit; nothing has been computed then.
+  std::vector<uint8_t> forward(const Batch& batch);
+
+  const float* logits(size_t row) const;
+  size_t num_logit_rows() const { return batch_.num_logit_rows; }
+  int64_t logits_width() const;
+  size_t logits_stride() const { return strides_[static_cast<size_t>(program_.logits_buffer())]; }
+  int64_t embedding_width() const;
+
+  // One token per marked row of the last forward; -1 where logits are not finite.
+  std::vector<int32_t> sample(const std::vector<SamplingParams>& params, int32_t vocab_size);
+
+  std::map<std::string, uint64_t> counters() const;
+  const char* isa() const { return kernels_.name; }
+  int threads() const { return pool_.size(); }
+
+ private:
+  struct alignas(64) Section {  // of a program in which threads share out tiles
+    std::atomic<int64_t> next{0};
+  };
+  struct AttentionTile {  // consecutive rows of one segment
+    size_t segment;
+    size_t first_row;
+    int rows;
+    int64_t first_position;
+    int64_t spans;  // that the tile's last row sees
+  };
+  struct ThreadState {
+    std::vector<float> scores, partial, state, gate, up;
+    SamplerScratch sampler;
+    std::array<std::array<uint64_t, kNumTileSizes>, kNumWeightTypes> linear_calls{};
+    std::array<uint64_t, kNumOpCounters> calls{};
+    size_t section = 0;  // the next one of this forward
+  };
+
+  void lay_out_memory();
+  void check(const Batch& batch) const;
+  void plan_attention();
+  void play(int thread);
+
+  // One operation each; all threads call it together.
+  void embed(const Op& op, ThreadState& self);
+  void rms_norm(const Op& op, ThreadState& self);
+  void linear(const Op& op, ThreadState& self);
+  void swiglu_linear(const Op& op, ThreadState& self);
+  void rope(const Op& op, ThreadState& self);
+  void attention(const Op& op, ThreadState& self);
+  void select(const Op& op, ThreadState& self);
+
+  void quantize(const Op& op, ThreadState& self);
+  void attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head);
+  SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const;
+  void finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states);
+
+  // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others.
+  template <class Fn>
+  void in_tiles(ThreadState& self, int64_t total, int64_t tile, Fn fn) {
+    std::atomic<int64_t>& next = sections_[self.section++].next;
+    for (int64_t first; (first = next.fetch_add(tile, std::memory_order_relaxed)) < total;)
+      fn(first, first + tile < total ? first + tile : total);
+    pool_.barrier();
+  }
+
+  int64_t rows_of(int buffer) const;
+  float* row(int buffer, int64_t r) const {
+    return base_[static_cast<size_t>(buffer)] + static_cast<size_t>(r) * strides_[static_cast<size_t>(buffer)];
+  }
+  int64_t width(int buffer) const { return program_.buffers()[static_cast<size_t>(buffer)].width; }
+  PanelArgs panel_args(const Linear& w, int x, int64_t panel, int64_t first_row, int rows,
+                       ThreadState& self) const;
+  void flag(int buffer, int64_t row);
+
+  const Program& program_;
+  const Kernels& kernels_;
+  const size_t max_rows_, max_logit_rows_;
+  ThreadPool pool_;
+  std::vector<size_t> strides_;  // floats per row, per buffer
+  std::vector<float*> base_;     // per buffer
+  std::unique_ptr<Arena> memory_;
+  uint8_t *act32_ = nullptr, *act256_ = nullptr;  // quantized rows of the operation's input
+  size_t act32_stride_ = 0, act256_stride_ = 0;
+  float* span_parts_ = nullptr;  // partial attention results when spans are shared out
+  size_t span_parts_floats_ = 0;
+  std::deque<ThreadState> threads_;
+  std::deque<Section> sections_;
+
+  Batch batch_{};
+  std::vector<size_t> segment_of_row_;
+  std::vector<AttentionTile> tiles_;  // of the group size tile_group_
+  int tile_group_ = 0;
+  int64_t most_spans_ = 0;
+  std::vector<uint8_t> flags_;
+};
+
+}  // namespace draftproof

@@ -1,0 +1,292 @@
+// The operations of a program: how each is cut into tiles that threads share out. A tile is whole outputs
+// of whole rows, so no reduction is ever split here.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "player.h"
+#include "rope_table.h"
+
+namespace draftproof {
+namespace {
+
+constexpr int kRowBlock = 32;               // rows of activations that stay in cache beside a few panels
+constexpr int64_t kTileBytes = 32 * 1024;  // of weights, so that threads finish at about the same time
+
+// Panels per tile: small enough to share out evenly, and a handful when many rows reuse them.
+int64_t panels_per_tile(int64_t panels, size_t bytes_per_panel, size_t rows, int threads) {
+  const int64_t by_bytes = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(bytes_per_panel));
+  const int64_t fair = std::max<int64_t>(1, panels / (4 * threads));
+  return std::min({rows > kRowBlock ? std::max<int64_t>(by_bytes, 4) : by_bytes, fair, panels});
+}
+
+}  // namespace
+
+int64_t Player::rows_of(int buffer) const {
+  const bool logits = program_.buffers()[static_cast<size_t>(buffer)].space == Space::kLogits;
+  return static_cast<int64_t>(logits ? batch_.num_logit_rows : batch_.rows);
+}
+
+void Player::flag(int buffer, int64_t r) {
+  const bool logits = program_.buffers()[static_cast<size_t>(buffer)].space == Space::kLogits;
+  const auto at = static_cast<size_t>(logits ? batch_.logit_rows[r] : r);
+  std::atomic_ref<uint8_t>(flags_[at]).store(1, std::memory_order_relaxed);
+}
+
+void Player::embed(const Op& op, ThreadState& self) {
+  const Linear& table = program_.weights().linear(op.weights[0]);
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const int32_t token = batch_.tokens[r];
+      float* out = row(op.outs[0], r);
+      if (token >= 0) {
+        unpack_row(table.type, table.packed, table.in_features, token, out);
+      } else {
+        const size_t n = static_cast<size_t>(table.in_features);
+        std::memcpy(out, batch_.vectors + static_cast<size_t>(-1 - token) * n, n * sizeof(float));
+      }
+    }
+  });
+}
+
+void Player::rms_norm(const Op& op, ThreadState& self) {
+  const std::vector<float>& weight = program_.weights().vector(op.weights[0]);
+  in_tiles(self, rows_of(op.x), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      kernels_.rms_norm(row(op.x, r), weight.data(), static_cast<int>(weight.size()), op.groups, op.eps,
+                        row(op.outs[0], r));
+  });
+}
+
+// Quantizes the input of a linear operation in each form that its weights need, a part of a row at a time.
+void Player::quantize(const Op& op, ThreadState& self) {
+  bool needs32 = false, needs256 = false;
+  for (int id : op.weights) {
+    needs32 |= program_.weights().linear(id).info->form == ActForm::kBlock32;
+    needs256 |= program_.weights().linear(id).info->form == ActForm::kBlock256;
+  }
+  if (!needs32 && !needs256) return;
+  constexpr int64_t kPart = 2048;
+  const int64_t n = width(op.x), parts = (n + kPart - 1) / kPart;
+  in_tiles(self, rows_of(op.x) * parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t r = i / parts, begin = i % parts * kPart, count = std::min(kPart, n - begin);
+      const float* x = row(op.x, r) + begin;
+      bool finite = true;
+      if (needs32) {
+        auto* blocks = reinterpret_cast<ActBlock32*>(act32_ + static_cast<size_t>(r) * act32_stride_);
+        finite &= kernels_.quantize32(x, count, blocks + begin / 32);
+      }
+      if (needs256) {
+        auto* blocks = reinterpret_cast<ActBlock256*>(act256_ + static_cast<size_t>(r) * act256_stride_);
+        finite &= kernels_.quantize256(x, count, blocks + begin / 256);
+      }
+      if (!finite) flag(op.x, r);
+    }
+  });
+}
+
+PanelArgs Player::panel_args(const Linear& w, int x, int64_t panel, int64_t first_row, int rows,
+                             ThreadState& self) const {
+  PanelArgs a{};
+  a.panel = w.packed + static_cast<size_t>(panel) * panel_bytes(*w.info, w.in_features);
+  a.blocks = w.in_features / w.info->block_inputs;
+  switch (w.info->form) {
+    case ActForm::kFloat:
+      a.act = reinterpret_cast<const uint8_t*>(row(x, 0));
+      a.act_stride = strides_[static_cast<size_t>(x)] * sizeof(float);
+      break;
+    case ActForm::kBlock32: a.act = act32_, a.act_stride = act32_stride_; break;
+    case ActForm::kBlock256: a.act = act256_, a.act_stride = act256_stride_; break;
+  }
+  a.act += static_cast<size_t>(first_row) * a.act_stride;
+  a.rows = rows;
+  a.outputs = static_cast<int>(std::min<int64_t>(w.info->panel_outputs, w.out_features - panel * w.info->panel_outputs));
+  a.tile_calls = self.linear_calls[static_cast<size_t>(w.info->index)].data();
+  return a;
+}
+
+void Player::linear(const Op& op, ThreadState& self) {
+  quantize(op, self);
+  const int64_t rows = rows_of(op.x);
+  // The panels of all weights in one section, weight by weight.
+  for (size_t i = 0; i < op.weights.size(); ++i) {
+    const Linear& w = program_.weights().linear(op.weights[i]);
+    const std::vector<float>* bias = op.biases[i] < 0 ? nullptr : &program_.weights().vector(op.biases[i]);
+    const int64_t panels = num_panels(*w.info, w.out_features);
+    const int64_t tile = panels_per_tile(panels, panel_bytes(*w.info, w.in_features),
+                                         static_cast<size_t>(rows), pool_.size());
+    const auto work = [&](int64_t first, int64_t last) {
+      for (int64_t r = 0; r < rows; r += kRowBlock) {
+        const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
+        for (int64_t panel = first; panel < last; ++panel) {
+          PanelArgs a = panel_args(w, op.x, panel, r, count, self);
+          const int64_t output = panel * w.info->panel_outputs;
+          a.out = row(op.outs[i], r) + output;
+          a.out_stride = strides_[static_cast<size_t>(op.outs[i])];
+          if (bias != nullptr) a.bias = bias->data() + output;
+          if (op.residual >= 0) {
+            a.residual = row(op.residual, r) + output;
+            a.residual_stride = strides_[static_cast<size_t>(op.residual)];
+          }
+          kernels_.linear[w.info->index](a);
+        }
+      }
+    };
+    in_tiles(self, panels, tile, work);
+  }
+}
+
+void Player::swiglu_linear(const Op& op, ThreadState& self) {
+  quantize(op, self);
+  const Linear &gate = program_.weights().linear(op.weights[0]), &up = program_.weights().linear(op.weights[1]);
+  const int64_t rows = rows_of(op.x);
+  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 fit both.
+  const int64_t steps = (gate.out_features + 63) / 64;
+  const auto half = [&](const Linear& w, int64_t step, int64_t r, int count, float* out) {
+    const int64_t per_step = 64 / w.info->panel_outputs, panels = num_panels(*w.info, w.out_features);
+    for (int64_t i = 0; i < per_step && step * per_step + i < panels; ++i) {
+      PanelArgs a = panel_args(w, op.x, step * per_step + i, r, count, self);
+      a.out = out + i * w.info->panel_outputs;
+      a.out_stride = 64;
+      kernels_.linear[w.info->index](a);
+    }
+  };
+  in_tiles(self, steps, 1, [&](int64_t first, int64_t last) {
+    for (int64_t step = first; step < last; ++step) {
+      const int64_t output = step * 64, n = std::min<int64_t>(64, gate.out_features - output);
+      for (int64_t r = 0; r < rows; r += kRowBlock) {
+        const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
+        half(gate, step, r, count, self.gate.data());
+        half(up, step, r, count, self.up.data());
+        for (int i = 0; i < count; ++i)
+          kernels_.swiglu(self.gate.data() + 64 * i, self.up.data() + 64 * i, n, row(op.outs[0], r + i) + output);
+      }
+    }
+  });
+}
+
+void Player::rope(const Op& op, ThreadState& self) {
+  const int half = op.head_dim / 2;
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    float cos[512], sin[512];
+    for (int64_t r = first; r < last; ++r) {
+      for (int j = 0; j < half; ++j)
+        rope_cos_sin(op.turns[static_cast<size_t>(j)], batch_.positions[3 * r + op.axes[static_cast<size_t>(j)]],
+                     &cos[j], &sin[j]);
+      for (int x : op.outs)
+        kernels_.rope(row(x, r), static_cast<int>(width(x) / op.head_dim), op.head_dim, cos, sin);
+    }
+  });
+}
+
+void Player::select(const Op& op, ThreadState& self) {
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      std::memcpy(row(op.outs[0], r), row(op.x, batch_.logit_rows[r]),
+                  static_cast<size_t>(width(op.x)) * sizeof(float));
+  });
+}
+
+SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const {
+  SpanArgs a{};
+  a.kv = program_.kv().view(op.layer, kv_head);
+  a.block_table = batch_.block_tables + batch_.segments[tile.segment].first_page;
+  a.q = row(op.x, static_cast<int64_t>(tile.first_row)) + static_cast<size_t>(kv_head * op.groups) * static_cast<size_t>(op.head_dim);
+  a.q_stride = strides_[static_cast<size_t>(op.x)];
+  a.rows = tile.rows;
+  a.group = op.groups;
+  a.first_position = tile.first_position;
+  a.scale = 1.0f / std::sqrt(static_cast<float>(op.head_dim));
+  a.scores = self.scores.data();
+  a.partial = self.partial.data();
+  a.partial_stride = static_cast<size_t>(kLanes + a.kv.value_stride);
+  return a;
+}
+
+void Player::finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states) {
+  const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
+  for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
+    const auto r = static_cast<int64_t>(tile.first_row) + pair / op.groups;
+    float* out = row(op.outs[0], r) + (kv_head * op.groups + pair % op.groups) * op.head_dim;
+    if (!kernels_.finish_attention(states + static_cast<size_t>(pair) * stride, op.head_dim, out)) flag(op.outs[0], r);
+  }
+}
+
+// All spans of a tile by one thread, ascending.
+void Player::attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) {
+  SpanArgs a = span_args(op, self, tile, kv_head);
+  const int pairs = tile.rows * op.groups;
+  for (a.span = 0; a.span < tile.spans; ++a.span) {
+    a.partial = a.span == 0 ? self.state.data() : self.partial.data();
+    kernels_.attend_span(a);
+    for (int pair = 0; a.span > 0 && pair < pairs; ++pair) {
+      if (tile.first_position + pair / op.groups < a.span * kSpan) continue;  // the row ends before
+      const size_t at = static_cast<size_t>(pair) * a.partial_stride;
+      kernels_.combine_span(self.state.data() + at, self.partial.data() + at, a.kv.value_stride);
+    }
+  }
+  finish_tile(op, tile, kv_head, self.state.data());
+}
+
+void Player::attention(const Op& op, ThreadState& self) {
+  const int kv_heads = program_.kv().kv_heads(), dim = op.head_dim;
+  in_tiles(self, rows_of(op.x), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const size_t s = segment_of_row_[static_cast<size_t>(r)];
+      const Segment& segment = batch_.segments[s];
+      int64_t segment_row = r;
+      for (size_t i = 0; i < s; ++i) segment_row -= batch_.segments[i].rows;
+      bool finite = true;
+      for (int h = 0; h < kv_heads; ++h)
+        finite &= kernels_.store_kv(program_.kv().view(op.layer, h), batch_.block_tables + segment.first_page,
+                                    segment.first_position + segment_row, row(op.k, r) + h * dim, row(op.v, r) + h * dim);
+      if (!finite) flag(op.k, r);
+    }
+  });
+  const auto tiles = static_cast<int64_t>(tiles_.size());
+  const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
+  const size_t per_span = static_cast<size_t>(tiles_[0].rows * op.groups) * stride;  // the first tile is the largest or equal
+  size_t largest = per_span;
+  for (const AttentionTile& tile : tiles_) largest = std::max(largest, static_cast<size_t>(tile.rows * op.groups) * stride);
+  const bool share_spans = most_spans_ > 1 && tiles * kv_heads < 4 * pool_.size() &&
+                           static_cast<size_t>(tiles * kv_heads * most_spans_) * largest <= span_parts_floats_;
+  if (!share_spans) {
+    in_tiles(self, tiles * kv_heads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i)
+        attend_tile(op, self, tiles_[static_cast<size_t>(i / kv_heads)], static_cast<int>(i % kv_heads));
+    });
+    return;
+  }
+  // Few tiles, many spans: threads take spans, then one of them puts a tile's spans together in order.
+  const auto part = [&](int64_t i, int64_t span) {
+    return span_parts_ + static_cast<size_t>(i * most_spans_ + span) * largest;
+  };
+  in_tiles(self, tiles * kv_heads * most_spans_, 1, [&](int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) {
+      const int64_t i = n / most_spans_, span = n % most_spans_;
+      const AttentionTile& tile = tiles_[static_cast<size_t>(i / kv_heads)];
+      if (span >= tile.spans) continue;
+      SpanArgs a = span_args(op, self, tile, static_cast<int>(i % kv_heads));
+      a.span = span;
+      a.partial = part(i, span);
+      kernels_.attend_span(a);
+    }
+  });
+  in_tiles(self, tiles * kv_heads, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const AttentionTile& tile = tiles_[static_cast<size_t>(i / kv_heads)];
+      float* state = part(i, 0);
+      for (int64_t span = 1; span < tile.spans; ++span) {
+        for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
+          if (tile.first_position + pair / op.groups < span * kSpan) continue;
+          const size_t at = static_cast<size_t>(pair) * stride;
+          kernels_.combine_span(state + at, part(i, span) + at, static_cast<int>(stride) - kLanes);
+        }
+      }
+      finish_tile(op, tile, static_cast<int>(i % kv_heads), state);
+    }
+  });
+}
+
+}  // namespace draftproof

@@ -1,0 +1,146 @@
+#include "program.h"
+
+#include <cmath>
+#include <stdexcept>
+
+namespace draftproof {
+
+void Program::require(bool ok, const std::string& what) const {
+  if (!ok) throw std::invalid_argument("program, operation " + std::to_string(ops_.size()) + ": " + what);
+}
+
+const Buffer& Program::checked(int buffer, const char* role) const {
+  require(buffer >= 0 && static_cast<size_t>(buffer) < buffers_.size(),
+          std::string(role) + " is no buffer of this program");
+  return buffers_[static_cast<size_t>(buffer)];
+}
+
+Op& Program::add(OpKind kind) {
+  ops_.emplace_back();
+  ops_.back().kind = kind;
+  return ops_.back();
+}
+
+int Program::buffer(const std::string& name, int64_t width, Space space) {
+  require(width >= 1 && width < (int64_t{1} << 28), "buffer '" + name + "' has an impossible width");
+  buffers_.push_back({name, width, space});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+void Program::embed(int out, int table) {
+  const Buffer& o = checked(out, "out");
+  const Linear& t = weights_.linear(table);
+  require(o.space == Space::kRows && o.width == t.in_features, "embed: out must be [rows, columns of the table]");
+  require(vocab_ == 0, "embed: a program has one embedding");
+  vocab_ = t.out_features;
+  Op& op = add(OpKind::kEmbed);
+  op.outs = {out};
+  op.weights = {table};
+}
+
+void Program::rms_norm(int out, int x, int weight, float eps) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x");
+  const auto n = static_cast<int64_t>(weights_.vector(weight).size());
+  require(o.width == in.width && o.space == in.space, "rms_norm: out and x must have one shape");
+  require(n >= 1 && in.width % n == 0, "rms_norm: the weight's length must divide the width");
+  require(std::isfinite(eps) && eps > 0, "rms_norm: eps must be finite and above 0");
+  Op& op = add(OpKind::kRmsNorm);
+  op.outs = {out};
+  op.x = x;
+  op.weights = {weight};
+  op.eps = eps;
+  op.groups = static_cast<int>(in.width / n);
+}
+
+void Program::linear(std::vector<int> outs, int x, std::vector<int> weights, std::vector<int> biases,
+                     int residual) {
+  const Buffer& in = checked(x, "x");
+  require(!outs.empty() && outs.size() == weights.size(), "linear: one out per weight");
+  if (biases.empty()) biases.assign(outs.size(), -1);
+  require(biases.size() == outs.size(), "linear: one bias (or -1) per weight");
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const Buffer& o = checked(outs[i], "out");
+    const Linear& w = weights_.linear(weights[i]);
+    require(o.space == in.space && o.width == w.out_features && in.width == w.in_features && outs[i] != x,
+            "linear: shapes of x, '" + w.name + "' and out don't fit");
+    if (biases[i] >= 0)
+      require(static_cast<int64_t>(weights_.vector(biases[i]).size()) == w.out_features,
+              "linear: the bias of '" + w.name + "' has another length");
+  }
+  if (residual >= 0) {
+    const Buffer& r = checked(residual, "residual");
+    require(outs.size() == 1 && r.width == buffers_[static_cast<size_t>(outs[0])].width && r.space == in.space &&
+                residual != x,
+            "linear: the residual needs the shape of the one output");
+  }
+  Op& op = add(OpKind::kLinear);
+  op.outs = std::move(outs);
+  op.x = x;
+  op.weights = std::move(weights);
+  op.biases = std::move(biases);
+  op.residual = residual;
+}
+
+void Program::swiglu_linear(int out, int x, int gate, int up) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x");
+  const Linear &g = weights_.linear(gate), &u = weights_.linear(up);
+  require(g.out_features == u.out_features && g.in_features == u.in_features &&
+              o.width == g.out_features && in.width == g.in_features && o.space == in.space && out != x,
+          "swiglu_linear: shapes of x, '" + g.name + "', '" + u.name + "' and out don't fit");
+  Op& op = add(OpKind::kSwigluLinear);
+  op.outs = {out};
+  op.x = x;
+  op.weights = {gate, up};
+}
+
+void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns, std::vector<uint8_t> axes) {
+  require(head_dim >= 2 && head_dim <= 1024 && head_dim % 2 == 0, "rope: head_dim must be even, 2 .. 1024");
+  require(turns.size() == static_cast<size_t>(head_dim / 2) && axes.size() == turns.size(),
+          "rope: one frequency and one axis per pair");
+  for (uint8_t axis : axes) require(axis < 3, "rope: an axis is 0, 1 or 2");
+  require(!xs.empty(), "rope: nothing to rotate");
+  for (int x : xs) {
+    const Buffer& b = checked(x, "x");
+    require(b.space == Space::kRows && b.width % head_dim == 0, "rope: the width must be whole heads");
+  }
+  Op& op = add(OpKind::kRope);
+  op.outs = std::move(xs);
+  op.head_dim = head_dim;
+  op.turns = std::move(turns);
+  op.axes = std::move(axes);
+}
+
+void Program::attention(int out, int q, int k, int v, int layer) {
+  const Buffer &o = checked(out, "out"), &qb = checked(q, "q"), &kb = checked(k, "k"), &vb = checked(v, "v");
+  const int64_t head_dim = kv_.head_dim(), kv_width = head_dim * kv_.kv_heads();
+  require(layer >= 0 && layer < kv_.layers(), "attention: no such layer in the KV cache");
+  require(o.space == Space::kRows && qb.space == Space::kRows && kb.space == Space::kRows && vb.space == Space::kRows,
+          "attention: works on batch rows");
+  require(kb.width == kv_width && vb.width == kv_width, "attention: k and v need the KV cache's width");
+  require(qb.width % kv_width == 0 && qb.width / kv_width <= 64 && o.width == qb.width,
+          "attention: q and out need a multiple of the KV heads (at most 64 times)");
+  Op& op = add(OpKind::kAttention);
+  op.outs = {out};
+  op.x = q;
+  op.k = k;
+  op.v = v;
+  op.layer = layer;
+  op.head_dim = static_cast<int>(head_dim);
+  op.groups = static_cast<int>(qb.width / kv_width);
+}
+
+void Program::select_logit_rows(int out, int x) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x");
+  require(o.space == Space::kLogits && in.space == Space::kRows && o.width == in.width,
+          "select_logit_rows: from batch rows to marked rows of one width");
+  Op& op = add(OpKind::kSelect);
+  op.outs = {out};
+  op.x = x;
+}
+
+void Program::logits(int x) {
+  require(checked(x, "x").space == Space::kLogits, "logits: must be a buffer of marked rows");
+  logits_ = x;
+}
+
+}  // namespace draftproof

@@ -1,0 +1,77 @@
+// A program: operations over named row buffers, recorded once per model and checked while recorded, so
+// that the player can trust every index and width. Knows shapes; computes nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv_cache.h"
+#include "weights.h"
+
+namespace draftproof {
+
+enum class Space { kRows, kLogits };  // one row per batch row, or one per marked row
+
+struct Buffer {
+  std::string name;
+  int64_t width;
+  Space space;
+};
+
+enum class OpKind { kEmbed, kRmsNorm, kLinear, kSwigluLinear, kRope, kAttention, kSelect };
+
+struct Op {
+  OpKind kind;
+  std::vector<int> outs;     // buffers written (kRope: rotated in place)
+  int x = -1;                // buffer read
+  std::vector<int> weights;  // linear weights; kRmsNorm: one vector
+  std::vector<int> biases;   // per out: a vector or -1
+  int residual = -1;         // buffer added to the one output
+  float eps = 0;
+  int groups = 1;     // kRmsNorm: groups of equal length in a row
+  int head_dim = 0;   // kRope, kAttention
+  int layer = 0;      // kAttention
+  int k = -1, v = -1;  // kAttention: buffers; x is the queries
+  std::vector<uint64_t> turns;  // kRope, per frequency
+  std::vector<uint8_t> axes;    // kRope, per frequency
+};
+
+// Every recording function throws std::invalid_argument when a buffer, weight or width doesn't fit.
+class Program {
+ public:
+  // Both must outlive the program (the bindings see to it).
+  Program(const Weights& weights, const KvCache& kv) : weights_(weights), kv_(kv) {}
+
+  int buffer(const std::string& name, int64_t width, Space space);
+  void embed(int out, int table);
+  void rms_norm(int out, int x, int weight, float eps);
+  void linear(std::vector<int> outs, int x, std::vector<int> weights, std::vector<int> biases,
+              int residual);
+  void swiglu_linear(int out, int x, int gate, int up);
+  void rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns, std::vector<uint8_t> axes);
+  void attention(int out, int q, int k, int v, int layer);
+  void select_logit_rows(int out, int x);
+  void logits(int x);
+
+  const Weights& weights() const { return weights_; }
+  const KvCache& kv() const { return kv_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  const std::vector<Op>& ops() const { return ops_; }
+  int logits_buffer() const { return logits_; }  // -1 until declared
+  int64_t vocab() const { return vocab_; }       // rows of the embedding table
+
+ private:
+  const Buffer& checked(int buffer, const char* role) const;
+  void require(bool ok, const std::string& what) const;
+  Op& add(OpKind kind);
+
+  const Weights& weights_;
+  const KvCache& kv_;
+  std::vector<Buffer> buffers_;
+  std::vector<Op> ops_;
+  int logits_ = -1;
+  int64_t vocab_ = 0;
+};
+
+}  // namespace draftproof

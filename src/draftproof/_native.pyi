@@ -1,0 +1,129 @@
+"""The C++ side: weights, programs, KV cache, kernels and sampler. Numbers in, numbers out; no policy.
+
+Arrays are C-contiguous numpy arrays of exactly the dtype named. A wrong shape, dtype, index or size
+raises ValueError that names the argument; memory that can't be had raises MemoryError.
+Every call releases the GIL while it computes. Objects are not thread-safe: one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Buffer, Sequence  # type: ignore[attr-defined,unused-ignore]
+import numpy as np
+from numpy.typing import NDArray
+
+ARITHMETIC_VERSION: int
+
+def isa_rows() -> list[str]:
+    """The rows of the dispatch table that this machine can run, slowest first: always "scalar"."""
+
+def cpu_features() -> dict[str, bool]: ...
+def probe_arithmetic() -> None:
+    """Raises RuntimeError if the build fuses a*b+c or has no true fma (see fp_env.h)."""
+
+class Weights:
+    """One arena of packed tensors. Weight ids count from 0 in the order they were added."""
+
+    def __init__(self, arena_bytes: int, threads: int = 1) -> None: ...
+    def add_linear(
+        self, name: str, ggml_type: int, data: Buffer, out_features: int, in_features: int
+    ) -> int:
+        """Packs rows [out_features, in_features] in GGUF block format `ggml_type` into panels.
+        ValueError: wrong number of bytes, unsupported type, a scale or weight that is not finite
+        (names the tensor and the row)."""
+    def add_vector(self, name: str, data: NDArray[np.float32]) -> int:
+        """A norm weight or a bias [n]."""
+    @property
+    def packed_bytes(self) -> int: ...
+    @staticmethod
+    def packed_size(ggml_type: int, out_features: int, in_features: int) -> int:
+        """Bytes of the arena that `add_linear` will take."""
+
+class KvCache:
+    """Keys and values in pages of `page_positions` positions (all layers of a position in one page).
+    Which page belongs to whom is the caller's business."""
+
+    page_positions: int
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, kv_type: str, num_pages: int
+    ) -> None:
+        """kv_type: "f32" | "f16" | "bf16". Memory is reserved, and touched only when used."""
+    @property
+    def page_bytes(self) -> int: ...
+    @property
+    def num_pages(self) -> int: ...
+    def digest(self, pages: NDArray[np.int32], length: int) -> str:
+        """sha256 (hex) of the K and V bits of the first `length` positions behind a block table."""
+    def copy_page(self, src: int, dst: int) -> None: ...
+
+class Program:
+    """A list of operations over row buffers, recorded once, played for any batch of rows.
+
+    A buffer is [rows, width] float32. Its space is "rows" (one per batch row) or "logits" (one per
+    marked row). Widths and weight shapes are checked when an operation is recorded."""
+
+    def __init__(self, weights: Weights, kv: KvCache) -> None: ...
+    def buffer(self, name: str, width: int, space: str = "rows") -> int: ...
+    def embed(self, out: int, table: int) -> None:
+        """out = row `token` of the linear weight `table`; rows given as vectors are copied."""
+    def rms_norm(self, out: int, x: int, weight: int, eps: float) -> None:
+        """Over the whole row; if the weight is shorter (and divides the width), per group of its length."""
+    def linear(
+        self, outs: Sequence[int], x: int, weights: Sequence[int],
+        biases: Sequence[int] = ..., residual: int = -1,
+    ) -> None:
+        """outs[i] = x W_i^T (+ bias_i) (+ residual, if given, for the one output). Bias -1 = none."""
+    def swiglu_linear(self, out: int, x: int, gate: int, up: int) -> None:
+        """out = silu(x G^T) * (x U^T)."""
+    def rope(
+        self, xs: Sequence[int], head_dim: int, turns: NDArray[np.uint64], axes: NDArray[np.uint8]
+    ) -> None:
+        """Half-split rotary embedding in place on every head of every buffer. turns[j] = round(2^64 inv_freq_j / 2 pi),
+        axes[j] in 0..2: which of the three positions of the row frequency j uses."""
+    def attention(self, out: int, q: int, k: int, v: int, layer: int) -> None:
+        """Stores k and v of every row, then causal attention of q over the row's own sequence."""
+    def select_logit_rows(self, out: int, x: int) -> None:
+        """out (space "logits") = the marked rows of x."""
+    def logits(self, x: int) -> None:
+        """Declares the buffer (space "logits") that `Player.logits` shows."""
+
+class Player:
+    """Plays a program. Owns the scratch memory and the threads."""
+
+    def __init__(
+        self, program: Program, max_rows: int, max_logit_rows: int, threads: int, isa: str = ""
+    ) -> None:
+        """isa: a row of the dispatch table; "" = the best of this machine."""
+    isa: str
+    threads: int
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        segments: NDArray[np.int32],
+        block_tables: NDArray[np.int32],
+        logit_rows: NDArray[np.int32],
+        vectors: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.uint8]:
+        """tokens [rows] (-1 - i: row i of `vectors`), positions [rows, 3] (rotary positions),
+        segments [n, 3]: (number of rows, KV index of its first row, first entry in `block_tables`), in
+        row order, together covering all rows; the rows of a segment belong to one sequence and stand
+        one behind the other. logit_rows: ascending indices of the marked rows.
+        Returns [rows]: 0, or 1 where a row met a value that is not finite."""
+    def logits(self) -> NDArray[np.float32]:
+        """[marked rows of the last forward, vocab]: a view, overwritten by the next forward."""
+    def sample(
+        self,
+        temperature: NDArray[np.float32],
+        top_k: NDArray[np.int32],
+        top_p: NDArray[np.float32],
+        min_p: NDArray[np.float32],
+        seed: NDArray[np.uint64],
+        output_index: NDArray[np.uint32],
+        choice_index: NDArray[np.uint32],
+        vocab_size: int,
+    ) -> NDArray[np.int32]:
+        """One token id per marked row of the last forward, chosen among ids < vocab_size; -1 where the
+        logits are not finite. temperature 0 = greedy (lowest id wins a tie); top_k 0 = off;
+        top_p 1 = off; min_p 0 = off."""
+    def counters(self) -> dict[str, int]:
+        """Calls per kernel since the start, e.g. {"linear.q4_k.m8": 12, "attention": 3}."""

@@ -1,0 +1,196 @@
+"""The commands and their options, and nothing else: each hands over to a module of its own."""
+
+# typer reads the annotations below at run time: every name in them must stay a global of this file.
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftproof.cli.terminal import guarded
+
+app = typer.Typer(
+    name="draftproof",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class KvType(str, Enum):
+    F16 = "f16"
+    F32 = "f32"
+    BF16 = "bf16"
+
+
+class Drafter(str, Enum):
+    OFF = "off"
+    WINDOW = "window"
+    ORACLE = "oracle"
+
+
+class Verify(str, Enum):
+    EXACT = "exact"
+    REPLAY = "replay"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"draftproof {version('draftproof')}")
+        except PackageNotFoundError:
+            print("draftproof (not installed: run from its sources)")
+        raise typer.Exit
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", help="Threads. Default: the cores this process may use."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+
+
+@app.callback(
+    epilog="Examples:  draftproof demo  |  draftproof run 'Why is the sky blue?'  |  "
+    "draftproof run model.gguf 'Rename x to y' < code.py  |  draftproof doctor",
+)
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Qwen models on a CPU, made faster by speculation that cannot change a byte of the output."""
+
+
+@app.command()
+def run(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A .gguf file or a name from `draftproof models`. Default: smollm2-135m.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Text from a pipe comes after it, or instead."),
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")
+    ] = False,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", help="Length of the answer at most, in tokens.")
+    ] = 512,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Smallest set with this probability; 1: off.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Least probability relative to the likeliest token; 0: off.")
+    ] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Default: drawn once, and reported.")] = None,
+    threads: Threads = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
+    ] = None,
+    kv_type: Annotated[KvType, typer.Option(help="How keys and values are stored.")] = KvType.F16,
+    spec: Annotated[Drafter, typer.Option(help="Who drafts.")] = Drafter.WINDOW,
+    spec_k: Annotated[int, typer.Option(help="Draft tokens per step, 1 to 63.")] = 4,
+    spec_verify: Annotated[
+        Verify, typer.Option(help="exact: one batched pass; replay: one row at a time, for audits.")
+    ] = Verify.EXACT,
+    spec_recording: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For `--spec oracle`: the --json output of a run."),
+    ] = None,
+    spec_acceptance: Annotated[
+        float, typer.Option(help="For `--spec oracle`: how often a draft token is right, 0 to 1.")
+    ] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Answer a prompt: text to stdout as it comes, statistics to stderr.
+
+    Ends with 0, or 1 if a replay disagreed, 2 for a mistake in the call, 130 after Ctrl-C.
+    """
+    with guarded():
+        from draftproof.cli.run import RunOptions, run_prompt
+
+        options = RunOptions(
+            model=model,
+            prompt=prompt,
+            system=system,
+            raw=raw,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            threads=threads,
+            ctx=ctx,
+            kv_type=kv_type.value,
+            drafter=spec.value,
+            k=spec_k,
+            verify=spec_verify.value,
+            recording=spec_recording,
+            acceptance=spec_acceptance,
+            as_json=as_json,
+        )
+        code = run_prompt(options)
+    raise typer.Exit(code)
+
+
+@app.command()
+def demo(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="A .gguf file or a name. Default: smollm2-135m."),
+    ] = None,
+    threads: Threads = None,
+    spec_k: Annotated[int, typer.Option(help="Draft tokens per step, 1 to 63.")] = 8,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", help="Length of each answer at most, in tokens.")
+    ] = 128,
+    as_json: Json = False,
+) -> None:
+    """The same answers twice, the second time by speculation: same bytes, faster.
+
+    Ends with 1 if a single token differs.
+    """
+    with guarded():
+        from draftproof.cli.demo import DemoOptions, run_demo
+
+        options = DemoOptions(
+            model=model, threads=threads, k=spec_k, max_tokens=max_tokens, as_json=as_json
+        )
+        code = run_demo(options)
+    raise typer.Exit(code)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """The models known by name, and which of them are in the cache."""
+    with guarded():
+        from draftproof.cli.models import show_models
+
+        show_models(as_json)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What this machine offers: CPU, kernels, threads, memory, cache."""
+    with guarded():
+        from draftproof.cli.doctor import show_doctor
+
+        code = show_doctor(as_json)
+    raise typer.Exit(code)

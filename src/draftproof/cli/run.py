@@ -1,0 +1,266 @@
+"""`draftproof run`: which prompt, which settings, and the answer as it comes.
+
+Options are turned into the checked settings of `config` and `request` before a model is touched, so
+that a mistake costs no loading time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draftproof import catalogue
+from draftproof.cli.terminal import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERRUPTED,
+    TextOut,
+    model_progress,
+    note,
+    print_json,
+    speed_line,
+)
+from draftproof.config import (
+    MAX_DRAFT_TOKENS,
+    SpeculativeConfig,
+    check_int,
+    check_real,
+)
+from draftproof.errors import InvalidRequestError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from draftproof.llm import LLM
+    from draftproof.outputs import Completion
+    from draftproof.request import SamplingParams
+
+Prompt = str | list[dict[str, str]]
+"""Raw text, or the messages of a chat."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The command line of `run`, as it was typed."""
+
+    model: str | None = None
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool = False
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    threads: int | None = None
+    ctx: int | None = None
+    kv_type: str = "f16"
+    drafter: str = "window"
+    k: int = 4
+    verify: str = "exact"
+    recording: Path | None = None
+    acceptance: float = 1.0
+    as_json: bool = False
+
+
+def split_arguments(first: str | None, second: str | None) -> tuple[str | None, str | None]:
+    """(model, prompt) out of one or two positional arguments.
+
+    One alone is the model if it is a name of the catalogue, ends in .gguf or is a file, else the
+    prompt. A single word that nearly is a name is an error rather than a strange prompt."""
+    if first is None or second is not None:
+        return first, second
+    if first in catalogue.CATALOGUE or first.lower().endswith(".gguf") or _is_file(first):
+        return first, None
+    near = catalogue.close_names(first, cutoff=0.8) if len(first.split()) == 1 else []
+    if near:
+        raise ModelNotFoundError(
+            f"no such model: {first}; did you mean {' or '.join(near)}? "
+            f"(to use it as a prompt: draftproof run {catalogue.DEFAULT_MODEL} {first})"
+        )
+    return None, first
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):
+        return False  # too long for a path, no such user, a NUL byte: a prompt
+
+
+def read_pipe() -> str | None:
+    """The text piped into the command, without its last newline; None at a terminal."""
+    stdin = sys.stdin
+    if stdin is None or stdin.closed or stdin.isatty():
+        return None
+    data = stdin.buffer.read()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"the text from the pipe isn't UTF-8 (byte {error.start}): convert it, e.g. with iconv"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def join_prompt(argument: str | None, piped: str | None) -> str:
+    """The argument first, then the pipe, a blank line between. InvalidRequestError if both are
+    empty."""
+    prompt = "\n\n".join(part for part in (argument, piped) if part)
+    if not prompt.strip():
+        raise InvalidRequestError(
+            'no prompt: give one, as in draftproof run "Why is the sky blue?", or pipe one in'
+        )
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the prompt isn't valid UTF-8 (character {error.start})"
+        ) from None
+    return prompt
+
+
+def load_recording(path: Path) -> tuple[int, ...]:
+    """The token ids of an earlier run's --json output."""
+    try:
+        recorded = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidRequestError(
+            f"--spec-recording {path} can't be read: {error.strerror}"
+        ) from None
+    except ValueError:
+        recorded = None
+    ids = recorded.get("token_ids") if isinstance(recorded, dict) else None
+    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
+        raise InvalidRequestError(
+            f"--spec-recording {path} isn't the --json output of a run: it has no token_ids"
+        )
+    return tuple(ids)
+
+
+def speculation_of(options: RunOptions) -> SpeculativeConfig:
+    """Checks the --spec options, in the words of the command line."""
+    check_int("--spec-k", options.k, 1, MAX_DRAFT_TOKENS)
+    check_real("--spec-acceptance", options.acceptance, 0.0, 1.0)
+    recording = None
+    if options.drafter == "oracle":
+        if options.recording is None:
+            raise InvalidRequestError(
+                "--spec oracle needs --spec-recording FILE, the --json output of an earlier run"
+            )
+        recording = load_recording(options.recording)
+    elif options.recording is not None:
+        raise InvalidRequestError(
+            f"--spec-recording is for --spec oracle, not for --spec {options.drafter}"
+        )
+    return SpeculativeConfig(
+        drafter=options.drafter,
+        k=options.k,
+        verify=options.verify,
+        recording=recording,
+        acceptance=options.acceptance,
+    )
+
+
+def messages_of(prompt: str, system: str | None) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return [*messages, {"role": "user", "content": prompt}]
+
+
+def open_model(
+    model: str | None, *, threads: int | None, ctx: int | None = None, kv_type: str = "f16"
+) -> LLM:
+    """Finds the model (fetching the default one on first use) and loads it."""
+    from draftproof import llm
+
+    with model_progress() as progress:
+        return llm.LLM(model, threads=threads, ctx=ctx, kv_type=kv_type, progress=progress)
+
+
+def generate(
+    llm: LLM,
+    prompt: Prompt,
+    sampling: SamplingParams,
+    speculation: SpeculativeConfig,
+    on_text: Callable[[str, tuple[int, ...]], None],
+) -> Completion:
+    """Streams one answer through `on_text(text, token ids)`; the completion at its end."""
+    for delta in llm.stream(prompt, sampling, speculation):
+        if delta.text or delta.token_ids:
+            on_text(delta.text, delta.token_ids)
+        if delta.completion is not None:
+            return delta.completion
+    raise RuntimeError("the stream ended without its completion")
+
+
+def run_prompt(options: RunOptions) -> int:
+    """The exit code of `draftproof run`."""
+    from draftproof.request import SamplingParams
+
+    model, argument = split_arguments(options.model, options.prompt)
+    if options.raw and options.system is not None:
+        raise InvalidRequestError("--system has no place in --raw: a raw prompt has no messages")
+    sampling = SamplingParams(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+    )
+    speculation = speculation_of(options)
+    text = join_prompt(argument, read_pipe())
+    prompt: Prompt = text if options.raw else messages_of(text, options.system)
+    llm = open_model(model, threads=options.threads, ctx=options.ctx, kv_type=options.kv_type)
+    return answer(llm, prompt, sampling, speculation, as_json=options.as_json)
+
+
+def answer(
+    llm: LLM,
+    prompt: Prompt,
+    sampling: SamplingParams,
+    speculation: SpeculativeConfig,
+    *,
+    as_json: bool,
+) -> int:
+    """Prints one answer and its statistics; the exit code."""
+    out = TextOut()
+    pieces: list[str] = []
+    ids: list[int] = []
+
+    def on_text(text: str, token_ids: tuple[int, ...]) -> None:
+        pieces.append(text)
+        ids.extend(token_ids)
+        if not as_json:
+            out.write(text)
+
+    try:
+        completion = generate(llm, prompt, sampling, speculation, on_text)
+    except KeyboardInterrupt:
+        if as_json:
+            print_json(_interrupted("".join(pieces), ids))
+        out.finish()
+        return EXIT_INTERRUPTED
+    out.finish()
+    result = completion.to_dict()
+    mismatches = result["speculation"]["replay_mismatches"]
+    if as_json:
+        print_json(result)
+    else:
+        if result["speculation"]["drafter"] != "off":
+            note(completion.spec_line)
+        note(speed_line(result))
+    if result["finish_reason"] == "numeric_error":
+        note("draftproof: error: a value that is not finite appeared; the answer ends before it")
+        return EXIT_CHECK_FAILED
+    if mismatches:
+        note(f"draftproof: error: replay disagreed with its probe {mismatches} times")
+        return EXIT_CHECK_FAILED
+    return 0
+
+
+def _interrupted(text: str, ids: list[int]) -> dict[str, Any]:
+    """What there is of an answer that Ctrl-C cut off."""
+    return {"text": text, "token_ids": ids, "finish_reason": "interrupted"}

@@ -1,0 +1,162 @@
+"""Settings of the engine and of speculation, frozen and checked at the door.
+
+Owns ranges and defaults. Knows nothing of models, requests or the native side.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from draftproof.errors import InvalidRequestError
+
+KV_TYPES = ("f16", "f32", "bf16")
+DRAFTERS = ("off", "window", "oracle")
+VERIFY_MODES = ("exact", "replay")
+MAX_DRAFT_TOKENS = 63
+DEFAULT_DRAFT_TOKENS = 4
+
+
+def check_int(name: str, value: object, low: int, high: int) -> None:
+    """Raises InvalidRequestError unless `value` is a whole number in low..high (bool isn't one)."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be a whole number, got {value!r}")
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be between {low} and {high}, got {value}")
+
+
+def check_real(name: str, value: object, low: float, high: float) -> None:
+    """Raises InvalidRequestError unless `value` is a finite number in low..high."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise InvalidRequestError(f"{name} must be finite, got {value}")
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} must be between {low:g} and {high:g}, got {value}")
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raises InvalidRequestError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise InvalidRequestError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def default_threads() -> int:
+    """max(1, min(CPUs this process may use, whole CPUs of the cgroup quota))."""
+    usable = getattr(os, "sched_getaffinity", None)  # Linux only
+    cpus = len(usable(0)) if usable else os.cpu_count() or 1
+    quota = _cgroup_cpus(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return max(1, min(cpus, math.floor(quota)))
+
+
+def _cgroup_cpus(membership: Path, root: Path) -> float:
+    """The smallest CPU quota on the way from this process's cgroup up to `root`, inf if none.
+
+    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`, `cpu.cfs_period_us`).
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return math.inf
+    smallest = math.inf
+    for line in lines:
+        _, _, entry = line.partition(":")
+        controllers, _, path = entry.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "cpu" if controllers else root
+        folder = base / path.lstrip("/")
+        while True:
+            smallest = min(smallest, _folder_quota(folder))
+            if folder == base or base not in folder.parents:
+                break
+            folder = folder.parent
+    return smallest
+
+
+def _folder_quota(folder: Path) -> float:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()[:2]
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        if quota == "max" or int(quota) <= 0 or int(period) <= 0:
+            return math.inf
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What is fixed when a model is loaded.
+
+    threads: worker threads of the native side. ctx: positions of the context, None = set at load.
+    kv_type: how keys and values are stored (a numeric setting: it changes the bits).
+    prefill_chunk: prompt rows per step. isa: a row of the dispatch table, "" = the best here.
+    Raises InvalidRequestError that names the field.
+    """
+
+    threads: int = field(default_factory=default_threads)
+    ctx: int | None = None
+    kv_type: str = "f16"
+    prefill_chunk: int = 256
+    isa: str = ""
+
+    def __post_init__(self) -> None:
+        check_int("threads", self.threads, 1, 1024)
+        if self.ctx is not None:
+            check_int("ctx", self.ctx, 2, 1 << 24)
+        check_choice("kv_type", self.kv_type, KV_TYPES)
+        check_int("prefill_chunk", self.prefill_chunk, 1, 4096)
+        if not isinstance(self.isa, str):
+            raise InvalidRequestError(f"isa must be a name, got {self.isa!r}")
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest step: a prefill chunk or the last token with a full draft."""
+        return max(self.prefill_chunk, self.max_logit_rows)
+
+    @property
+    def max_logit_rows(self) -> int:
+        """Marked rows of the largest step."""
+        return MAX_DRAFT_TOKENS + 1
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """How one request drafts and verifies.
+
+    k: draft tokens per step (num_speculative_tokens).
+    The rest belongs to the `oracle` drafter: recording = the completion's token ids of a plain run;
+    acceptance = probability that a position is drafted right, drawn per output position from
+    oracle_seed; wrong_at = output positions always drafted wrong; wrong_in_draft = places inside
+    every draft that are wrong (-1 = its last token).
+    Raises InvalidRequestError that names the field.
+    """
+
+    drafter: str = "off"
+    k: int = DEFAULT_DRAFT_TOKENS
+    verify: str = "exact"
+    recording: tuple[int, ...] | None = None
+    acceptance: float = 1.0
+    wrong_at: tuple[int, ...] = ()
+    wrong_in_draft: tuple[int, ...] = ()
+    oracle_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("drafter", self.drafter, DRAFTERS)
+        check_int("k", self.k, 1, MAX_DRAFT_TOKENS)
+        check_choice("verify", self.verify, VERIFY_MODES)
+        check_real("acceptance", self.acceptance, 0.0, 1.0)
+        check_int("oracle_seed", self.oracle_seed, 0, 2**64 - 1)
+        if self.drafter == "oracle" and not self.recording:
+            raise InvalidRequestError(
+                "drafter oracle needs a recording: the token ids of a plain run of the same request"
+            )
+        if self.drafter != "oracle" and self.recording is not None:
+            raise InvalidRequestError(f"recording is for drafter oracle, not for {self.drafter}")

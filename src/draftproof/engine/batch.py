@@ -1,0 +1,128 @@
+"""Segments -> the arrays of one native call -> target tokens. Owns the arrays; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from draftproof._native import Player
+    from draftproof.engine.scheduler import Segment
+
+FAILED = -1  # the sampler's word for a row without finite logits
+
+
+class BatchRunner:
+    """All arrays are allocated once, for the largest step, and passed as views."""
+
+    def __init__(
+        self, player: Player, max_rows: int, max_logit_rows: int, context: int, vocab_size: int
+    ) -> None:
+        self._player = player
+        self._vocab_size = vocab_size
+        self._tokens: NDArray[np.int32] = np.zeros(max_rows, np.int32)  # [rows]
+        self._positions: NDArray[np.int32] = np.zeros((max_rows, 3), np.int32)  # [rows, 3 axes]
+        self._segments: NDArray[np.int32] = np.zeros((max_rows, 3), np.int32)  # [segments, 3]
+        self._logit_rows: NDArray[np.int32] = np.zeros(max_logit_rows, np.int32)  # [marked]
+        # One value per marked row, for the sampler.
+        self._temperature: NDArray[np.float32] = np.zeros(max_logit_rows, np.float32)
+        self._top_k: NDArray[np.int32] = np.zeros(max_logit_rows, np.int32)
+        self._top_p: NDArray[np.float32] = np.ones(max_logit_rows, np.float32)
+        self._min_p: NDArray[np.float32] = np.zeros(max_logit_rows, np.float32)
+        self._seed: NDArray[np.uint64] = np.zeros(max_logit_rows, np.uint64)
+        self._output_index: NDArray[np.uint32] = np.zeros(max_logit_rows, np.uint32)
+        self._choice_index: NDArray[np.uint32] = np.zeros(max_logit_rows, np.uint32)
+        # Text has the same position on all three rotary axes.
+        count = np.arange(max(context, max_rows), dtype=np.int32)
+        self._text_positions: NDArray[np.int32] = np.repeat(count[:, None], 3, axis=1)
+
+    def run(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Plays all rows; returns the target tokens of every segment [its num_logits].
+
+        A target is -1 where the row's logits can't be used. A segment without marked rows yields
+        [], or [-1] if one of its rows failed: a broken prompt row spoils all that follow.
+        """
+        row = marked = entry = 0
+        for i, segment in enumerate(segments):
+            rows, marks = len(segment.tokens), segment.num_logits
+            self._tokens[row : row + rows] = segment.tokens
+            self._positions[row : row + rows] = self._text_positions[
+                segment.start : segment.start + rows
+            ]
+            self._segments[i] = (rows, segment.start, entry)
+            row += rows
+            entry += len(segment.session.pages)
+            if marks:
+                self._mark(segment, slice(marked, marked + marks), row - marks)
+                marked += marks
+        flags = self._player.forward(
+            self._tokens[:row],
+            self._positions[:row],
+            self._segments[: len(segments)],
+            _block_tables(segments),
+            self._logit_rows[:marked],
+        )
+        targets = self._sample(marked) if marked else []
+        failed = flags.tolist() if flags.any() else None
+        return _split(segments, targets, failed)
+
+    def logits(self) -> NDArray[np.float32]:
+        """[marked rows of the last run, vocab]: a view, overwritten by the next run."""
+        return self._player.logits()
+
+    def _mark(self, segment: Segment, span: slice, first_row: int) -> None:
+        request = segment.request
+        sampling = request.sampling
+        count = segment.num_logits
+        self._logit_rows[span] = self._text_positions[first_row : first_row + count, 0]
+        self._output_index[span] = self._text_positions[
+            request.num_output : request.num_output + count, 0
+        ]
+        self._temperature[span] = sampling.temperature
+        self._top_k[span] = sampling.top_k
+        self._top_p[span] = sampling.top_p
+        self._min_p[span] = sampling.min_p
+        self._seed[span] = request.seed
+
+    def _sample(self, marked: int) -> list[int]:
+        targets: list[int] = self._player.sample(
+            self._temperature[:marked],
+            self._top_k[:marked],
+            self._top_p[:marked],
+            self._min_p[:marked],
+            self._seed[:marked],
+            self._output_index[:marked],
+            self._choice_index[:marked],
+            self._vocab_size,
+        ).tolist()
+        return targets
+
+
+def _block_tables(segments: Sequence[Segment]) -> NDArray[np.int32]:
+    if len(segments) == 1:
+        return segments[0].session.pages
+    return np.concatenate([segment.session.pages for segment in segments])
+
+
+def _split(
+    segments: Sequence[Segment], targets: list[int], failed: list[int] | None
+) -> list[list[int]]:
+    """Targets per segment; `failed` [rows] holds the flags of the forward if any is set."""
+    split: list[list[int]] = []
+    row = marked = 0
+    for segment in segments:
+        rows, marks = len(segment.tokens), segment.num_logits
+        own = targets[marked : marked + marks]
+        if failed is not None:
+            flags = failed[row : row + rows]
+            if segment.kind == "prefill":
+                own = [FAILED] if any(flags) else own
+            else:
+                own = [FAILED if bad else t for t, bad in zip(own, flags, strict=True)]
+        split.append(own)
+        row += rows
+        marked += marks
+    return split

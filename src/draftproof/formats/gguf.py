@@ -1,0 +1,242 @@
+"""An open GGUF file: checked metadata values and read-only views of memory-mapped tensors.
+
+Owns the mapping of the file and the typed access to metadata. The container format is
+`gguf_header`'s business; what the keys and tensors mean is the models'.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from draftproof.errors import ModelFileError, ModelNotFoundError
+from draftproof.formats.dequantize import GGML_TYPES, GgmlType, dequantize
+from draftproof.formats.gguf_header import (
+    DAMAGED,
+    GgufHeader,
+    TensorInfo,
+    read_header,
+    show_name,
+)
+
+__all__ = ["GGML_TYPES", "GgmlType", "GgufFile", "TensorInfo", "dequantize"]
+
+
+class GgufFile:
+    """An open GGUF file: metadata, tensor infos, and read-only views of the tensor data.
+
+    A context manager. Views handed out stay valid after `close`, which then only drops this
+    object's own hold on the mapping.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+
+    def __init__(self, path: Path, header: GgufHeader, mapping: mmap.mmap) -> None:
+        """For `open` only, which makes the checks the methods rely on."""
+        self.path = path
+        self.metadata = header.metadata
+        self.tensors = header.tensors
+        self._digest = header.digest
+        self._map: mmap.mmap | None = mapping
+        self._size = len(mapping)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> GgufFile:
+        """Read the header of `path` and map the file.
+
+        Raises ModelNotFoundError if there is no such file and ModelFileError for everything that
+        isn't a sound GGUF file of supported tensor types.
+        """
+        path = Path(path)
+        label = _label(path)
+        try:
+            # Without O_NONBLOCK opening a named pipe would wait for a writer forever.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise ModelNotFoundError(f"{label}: no such file; check the path") from None
+        except OSError as error:
+            raise ModelFileError(
+                f"{label}: can't be opened ({error.strerror}); check the rights of the file"
+            ) from None
+        try:
+            return cls._read(path, label, fd)
+        finally:
+            os.close(fd)
+
+    @classmethod
+    def _read(cls, path: Path, label: str, fd: int) -> GgufFile:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "isn't a regular file"
+            raise ModelFileError(f"{label}: {kind}; give the path of a .gguf file")
+        header = read_header(fd, status.st_size, label)
+        try:
+            mapping = mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ModelFileError(
+                f"{label}: can't be mapped into memory ({error}); check that nothing else writes"
+                " the file and that memory isn't limited"
+            ) from None
+        return cls(path, header, mapping)
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the mapping; it goes when the last view of it goes. May be called twice."""
+        mapping, self._map = self._map, None
+        if mapping is not None:
+            try:
+                mapping.close()
+            except BufferError:
+                # Views are still held; they keep the mapping alive and free it when they go.
+                return
+
+    def error(self, what: str, hint: str = DAMAGED) -> ModelFileError:
+        """An error about this file, to raise: file name, what is wrong and where, what to do."""
+        return ModelFileError(f"{_label(self.path)}: {what}; {hint}")
+
+    def _tensor(self, name: str) -> tuple[mmap.mmap, TensorInfo]:
+        if self._map is None:
+            raise ValueError("the GGUF file is closed")
+        info = self.tensors.get(name)
+        if info is None:
+            raise self.error(
+                f"has no tensor {show_name(name)}", "the file isn't a complete model of this kind"
+            )
+        return self._map, info
+
+    def data(self, name: str) -> memoryview:
+        """The bytes of a tensor, a read-only view into the mapping, `nbytes` long.
+
+        Raises ModelFileError if there is no such tensor, or if the file has become shorter since
+        it was opened: touching a page past the end would kill the process. A file that shrinks
+        while a view is in use can't be caught.
+        """
+        mapping, info = self._tensor(name)
+        size = mapping.size()
+        if size < self._size:
+            raise self.error(
+                f"became shorter after it was opened ({size} bytes, was {self._size}), found at"
+                f" tensor {show_name(name)}",
+                "don't write to a model file in use; restore it and load it again",
+            )
+        return memoryview(mapping)[info.offset : info.offset + info.nbytes]
+
+    def release(self, name: str) -> None:
+        """Give the resident pages of a tensor back; a later `data` reads them from disk again."""
+        mapping, info = self._tensor(name)
+        start = info.offset - info.offset % mmap.PAGESIZE
+        mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the header, tensor infos included, and of the file's size as u64.
+
+        The tensor data doesn't enter: two files that differ only there have the same digest.
+        """
+        return self._digest
+
+    def int_value(self, key: str, lo: int, hi: int, default: int | None = None) -> int:
+        """An integer from lo to hi. An array of equal integers counts as one.
+
+        A missing key gives the default, or ModelFileError without one; so do the other getters.
+        """
+        value = self._scalar(key, default)
+        if type(value) is not int:
+            raise self._wrong(key, "must be an integer", value)
+        if not lo <= value <= hi:
+            raise self._wrong(key, f"must be from {lo} to {hi}", value)
+        return value
+
+    def float_value(self, key: str, lo: float, hi: float, default: float | None = None) -> float:
+        """A finite number from lo to hi. An array of equal numbers counts as one."""
+        value = self._scalar(key, default)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise self._wrong(key, "must be a finite number", value)
+        if not lo <= value <= hi:
+            raise self._wrong(key, f"must be from {lo} to {hi}", value)
+        return float(value)
+
+    def bool_value(self, key: str, default: bool | None = None) -> bool:
+        """A boolean. An array of equal booleans counts as one."""
+        value = self._scalar(key, default)
+        if type(value) is not bool:
+            raise self._wrong(key, "must be a boolean", value)
+        return value
+
+    def str_value(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, "must be a string", value)
+        return value
+
+    def str_list(self, key: str, default: list[str] | None = None) -> list[str]:
+        """An array of strings."""
+        value = self._get(key, default)
+        if isinstance(value, np.ndarray) and value.size == 0:
+            return []  # writers give an empty array any element type
+        if not isinstance(value, list):
+            raise self._wrong(key, "must be an array of strings", value)
+        return value
+
+    def int_list(self, key: str, lo: int, hi: int, default: list[int] | None = None) -> list[int]:
+        """An array of integers, each from lo to hi."""
+        value = self._get(key, default)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+            value = value.tolist()
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise self._wrong(key, "must be an array of integers", value)
+        for item in value:
+            if not lo <= item <= hi:
+                raise self._wrong(key, f"must hold integers from {lo} to {hi}", item)
+        return value
+
+    def _get(self, key: str, default: object) -> Any:
+        value = self.metadata.get(key, default)
+        if value is None:
+            raise self.error(
+                f"metadata key {show_name(key)} is missing",
+                "get a file made by a current converter",
+            )
+        return value
+
+    def _scalar(self, key: str, default: object) -> Any:
+        """A value, where an array of equal numbers (one per layer) collapses to that number."""
+        value = self._get(key, default)
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.size == 0:
+            raise self._wrong(key, "must not be an empty array", value)
+        if not (value == value[0]).all():
+            raise self._wrong(key, "must be the same for all layers", value)
+        return value[0].item()
+
+    def _wrong(self, key: str, rule: str, value: object) -> ModelFileError:
+        if isinstance(value, np.ndarray | list):
+            shown = f"an array of {len(value)} values"
+        else:
+            shown = show_name(value) if isinstance(value, str) else str(value)
+        return self.error(f"metadata key {show_name(key)} {rule} (is {shown})", "get another file")
+
+
+def _label(path: Path) -> str:
+    return path.name if path.name.isprintable() and path.name else repr(str(path))

@@ -1,0 +1,86 @@
+"""What a decoder is made of, read from a file's metadata and checked before anything is allocated.
+
+Owns the hyper-parameters and their ranges. Knows no tensors and no operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftproof.formats import GgufFile
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Hyper-parameters of a decoder-only model.
+
+    head_dim is a value of its own: num_heads * head_dim need not be hidden_size.
+    rope_theta: base of the rotary frequencies theta^(-2j / head_dim).
+    """
+
+    architecture: str
+    name: str
+    num_layers: int
+    context_length: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    vocab_size: int  # rows of the embedding; a tokenizer may use fewer ids
+    tied: bool  # the embedding is also the LM head
+
+    @classmethod
+    def from_gguf(cls, file: GgufFile) -> ModelConfig:
+        """Reads the keys `<architecture>.*` (GGUF specification, ggml docs/gguf.md).
+
+        Raises ModelFileError: a key is missing, of the wrong type or out of range, heads don't divide,
+        or the file asks for a rotary scaling that isn't built.
+        """
+        arch = file.str_value("general.architecture")
+        key = arch + "."
+        hidden = file.int_value(key + "embedding_length", 1, 1 << 16)
+        heads = file.int_value(key + "attention.head_count", 1, 1024)
+        kv_heads = file.int_value(key + "attention.head_count_kv", 1, 1024, default=heads)
+        if heads % kv_heads or heads // kv_heads > 64:
+            raise file.error(f"{heads} query heads can't share {kv_heads} KV heads")
+        head_dim = file.int_value(key + "attention.key_length", 2, 1024, default=hidden // heads or 2)
+        if head_dim % 2:
+            raise file.error(f"head_dim {head_dim} is odd")
+        for name in ("attention.value_length", "rope.dimension_count"):
+            if file.int_value(key + name, 1, 1 << 16, default=head_dim) != head_dim:
+                raise file.error(
+                    f"{key}{name} differs from head_dim {head_dim}", "this kind of model isn't supported"
+                )
+        _refuse_rope_scaling(file, key)
+        embedding = file.tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise file.error("the tensor token_embd.weight is missing or no matrix")
+        return cls(
+            architecture=arch,
+            name=file.str_value("general.name", default=file.path.stem),
+            num_layers=file.int_value(key + "block_count", 1, 512),
+            context_length=file.int_value(key + "context_length", 2, 1 << 24),
+            hidden_size=hidden,
+            intermediate_size=file.int_value(key + "feed_forward_length", 1, 1 << 20),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            rms_norm_eps=file.float_value(key + "attention.layer_norm_rms_epsilon", 1e-12, 1.0),
+            rope_theta=file.float_value(key + "rope.freq_base", 1.0, 1e12, default=10000.0),
+            vocab_size=embedding.shape[0],
+            tied="output.weight" not in file.tensors,
+        )
+
+
+def _refuse_rope_scaling(file: GgufFile, key: str) -> None:
+    """A scaling that is ignored gives fluent nonsense beyond the training length: refuse it."""
+    kind = file.str_value(key + "rope.scaling.type", default="none")
+    factor = file.float_value(key + "rope.scaling.factor", 0.0, 1e6, default=1.0)
+    if kind != "none" and factor not in {0.0, 1.0}:
+        raise file.error(
+            f"rotary scaling {kind!r} (factor {factor:g}) isn't supported",
+            "use a file without rope scaling",
+        )

@@ -1,0 +1,52 @@
+"""The parts that the decoder families share: tensor shapes and the blocks after attention."""
+
+from __future__ import annotations
+
+from draftproof.models.config import ModelConfig
+from draftproof.models.program import ProgramBuilder
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def common_shapes(c: ModelConfig) -> Shapes:
+    """Tensor name -> shape (out, in) that every family has; all must be in the file."""
+    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    shapes: Shapes = {"token_embd.weight": (c.vocab_size, c.hidden_size)}
+    for i in range(c.num_layers):
+        shapes |= {
+            f"blk.{i}.attn_norm.weight": (c.hidden_size,),
+            f"blk.{i}.attn_q.weight": (q, c.hidden_size),
+            f"blk.{i}.attn_k.weight": (kv, c.hidden_size),
+            f"blk.{i}.attn_v.weight": (kv, c.hidden_size),
+            f"blk.{i}.attn_output.weight": (c.hidden_size, q),
+            f"blk.{i}.ffn_norm.weight": (c.hidden_size,),
+            f"blk.{i}.ffn_gate.weight": (c.intermediate_size, c.hidden_size),
+            f"blk.{i}.ffn_up.weight": (c.intermediate_size, c.hidden_size),
+            f"blk.{i}.ffn_down.weight": (c.hidden_size, c.intermediate_size),
+        }
+    shapes["output_norm.weight"] = (c.hidden_size,)
+    if not c.tied:
+        shapes["output.weight"] = (c.vocab_size, c.hidden_size)
+    return shapes
+
+
+def attend_and_add(p: ProgramBuilder, i: int) -> None:
+    """Rotation, attention and output projection of layer i, added to the residual stream x."""
+    p.rope(["q", "k"])
+    p.attention("mixed", "q", "k", "v", layer=i)
+    p.linear(["x"], "mixed", [f"blk.{i}.attn_output.weight"], residual="x")
+
+
+def mlp(p: ProgramBuilder, i: int) -> None:
+    """x += down(silu(gate(norm(x))) * up(norm(x)))"""
+    p.rms_norm("normed", "x", f"blk.{i}.ffn_norm.weight")
+    p.swiglu_linear("hidden", "normed", f"blk.{i}.ffn_gate.weight", f"blk.{i}.ffn_up.weight")
+    p.linear(["x"], "hidden", [f"blk.{i}.ffn_down.weight"], residual="x")
+
+
+def head(p: ProgramBuilder, c: ModelConfig) -> None:
+    """Final norm and LM head, only for the rows whose logits are wanted."""
+    p.select_logit_rows("last", "x")
+    p.rms_norm("last_normed", "last", "output_norm.weight")
+    p.linear(["last_logits"], "last_normed", ["token_embd.weight" if c.tied else "output.weight"])
+    p.logits("last_logits")

@@ -1,0 +1,263 @@
+"""A model file into a player that is ready to play. Owns the order of loading and what it may cost.
+
+Nothing large is allocated before the whole header has been checked; tensors are packed one by one and
+their source pages given back, so the peak is the packed weights plus one tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof import _native
+from draftproof.config import EngineConfig
+from draftproof.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
+from draftproof.formats import GGML_TYPES, GgufFile, TensorInfo, dequantize
+from draftproof.models.config import ModelConfig
+from draftproof.models.memory import available_bytes
+from draftproof.models.program import ProgramBuilder
+from draftproof.models.rotary import rotary_turns
+from draftproof.text import ChatTemplate, Tokenizer
+
+Progress = Callable[[str, int, "int | None"], None]
+"""(what is being done, bytes done, bytes in all or None)"""
+
+DEFAULT_CONTEXT = 32768
+MIN_CONTEXT = 512
+PACKABLE = frozenset({0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14})
+OVERHEAD_BYTES = 200 << 20  # interpreter, tokenizer, row buffers, scratch
+OPTIONAL_TENSORS = frozenset({"rope_freqs.weight"})
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """player, kv: the native side. context: positions granted. fingerprint: equal fingerprints mean
+    comparable bits (source digest, arithmetic version, numeric settings; never the ISA)."""
+
+    player: _native.Player
+    kv: _native.KvCache
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    config: ModelConfig
+    context: int
+    fingerprint: str
+    weights_bytes: int
+    load_ms: float
+
+
+def load(
+    path: Path,
+    config: EngineConfig,
+    families: dict[str, ModuleType],
+    digest: Callable[[Path], str],
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Loads a GGUF file. families: architecture -> module with shapes, record, PERMUTED.
+
+    Raises ModelFileError, OutOfMemoryError (what is needed and what there is), InvalidRequestError.
+    """
+    start = time.perf_counter()
+    _native.probe_arithmetic()
+    rows = _native.isa_rows()
+    if config.isa and config.isa not in rows:
+        raise InvalidRequestError(
+            f"isa {config.isa!r} is not available on this machine: choose one of {', '.join(rows)}"
+        )
+    with GgufFile.open(path) as file:
+        family = _family(file, families)
+        model = ModelConfig.from_gguf(file)
+        tensors = _checked_tensors(file, family, model)
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+        template = ChatTemplate.from_gguf(file.metadata, tokenizer)
+        if tokenizer.vocab_size > model.vocab_size:
+            raise file.error(
+                f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
+            )
+        packed = sum(_packed_size(t) for t in tensors if len(t.shape) == 2)
+        context, num_pages = _context(file, config, model, packed)
+        kv = _native.KvCache(
+            model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
+        )
+        weights = _native.Weights(packed, config.threads)
+        ids = _pack(file, tensors, weights, family, model, progress)
+        turns = rotary_turns(model.rope_theta, model.head_dim, _frequency_divisors(file, model))
+    builder = ProgramBuilder(
+        weights,
+        kv,
+        ids,
+        hidden_size=model.hidden_size,
+        head_dim=model.head_dim,
+        eps=model.rms_norm_eps,
+        turns=turns,
+    )
+    family.record(builder, model)
+    player = _native.Player(
+        builder.program, config.max_rows, config.max_logit_rows, config.threads, config.isa
+    )
+    return LoadedModel(
+        player,
+        kv,
+        tokenizer,
+        template,
+        model,
+        context,
+        _fingerprint(digest(path), config),
+        weights.packed_bytes,
+        (time.perf_counter() - start) * 1000,
+    )
+
+
+def _family(file: GgufFile, families: dict[str, ModuleType]) -> ModuleType:
+    arch = file.str_value("general.architecture")
+    if arch not in families:
+        raise file.error(
+            f"architecture {arch!r} isn't supported", f"supported: {', '.join(sorted(families))}"
+        )
+    return families[arch]
+
+
+def _checked_tensors(file: GgufFile, family: ModuleType, model: ModelConfig) -> list[TensorInfo]:
+    """Exactly the tensors that the hyper-parameters call for, in file order."""
+    expected: dict[str, tuple[int, ...]] = family.shapes(model)
+    for name, shape in expected.items():
+        tensor = file.tensors.get(name)
+        if tensor is None:
+            raise file.error(f"the tensor {name} is missing")
+        if tensor.shape != shape:
+            raise file.error(f"{name} has the shape {tensor.shape}, {shape} is needed")
+        kind = GGML_TYPES[tensor.ggml_type].name
+        if len(shape) == 1 and tensor.ggml_type != 0:
+            raise file.error(f"{name} is {kind}, F32 is needed")
+        if tensor.ggml_type not in PACKABLE:
+            raise file.error(
+                f"{name} has the type {kind}, which isn't supported",
+                "use a file with Q4_K_M, Q8_0, F16 or another of the common types",
+            )
+    for name in file.tensors:
+        if name not in expected and name not in OPTIONAL_TENSORS:
+            raise file.error(
+                f"{name} is no tensor of a {model.architecture} model as it is known here",
+                "a newer converter may have written it: use an older file, or report it",
+            )
+    return [tensor for name, tensor in file.tensors.items() if name in expected]
+
+
+def _packed_size(tensor: TensorInfo) -> int:
+    return _native.Weights.packed_size(tensor.ggml_type, tensor.shape[0], tensor.shape[1])
+
+
+def _context(
+    file: GgufFile, config: EngineConfig, model: ModelConfig, packed: int
+) -> tuple[int, int]:
+    """Positions granted and KV pages: what was asked for, or what the model and the memory allow."""
+    if config.ctx is not None and config.ctx > model.context_length:
+        raise InvalidRequestError(
+            f"ctx {config.ctx} is more than the {model.context_length} positions of {file.path.name}"
+        )
+    wanted = config.ctx or min(model.context_length, DEFAULT_CONTEXT)
+    page = _native.KvCache.page_positions
+    per_position = (
+        model.num_layers * model.num_kv_heads * (model.head_dim + _round_up(model.head_dim, 16))
+    ) * (4 if config.kv_type == "f32" else 2)
+    have = available_bytes()
+    if have is not None:
+        left = have - packed - OVERHEAD_BYTES
+        fits = left // per_position // page * page
+        least = wanted if config.ctx is not None else min(wanted, MIN_CONTEXT)
+        if fits < least:
+            need = packed + OVERHEAD_BYTES + least * per_position
+            raise OutOfMemoryError(
+                f"{file.path.name} with {least} positions needs {_gb(need)}, {_gb(have)} are free: "
+                "use a smaller model, a lower --ctx, or --kv-type f16"
+            )
+        wanted = min(wanted, fits) if config.ctx is None else wanted
+    return wanted, -(-wanted // page)
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _gb(n: int) -> str:
+    return f"{n / 1e9:.2f} GB"
+
+
+def _pack(
+    file: GgufFile,
+    tensors: list[TensorInfo],
+    weights: _native.Weights,
+    family: ModuleType,
+    model: ModelConfig,
+    progress: Progress | None,
+) -> dict[str, tuple[int, int]]:
+    total = sum(tensor.nbytes for tensor in tensors)
+    done = 0
+    ids: dict[str, tuple[int, int]] = {}
+    for tensor in tensors:
+        data = file.data(tensor.name)
+        try:
+            if len(tensor.shape) == 1:
+                vector = np.frombuffer(data, np.float32)
+                ids[tensor.name] = (weights.add_vector(tensor.name, vector), tensor.shape[0])
+                del vector
+            else:
+                out_features, in_features = tensor.shape
+                source: memoryview | NDArray[np.uint8] = data
+                if family.PERMUTED and tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+                    source = _half_split_rows(data, out_features, model.head_dim)
+                ids[tensor.name] = (
+                    weights.add_linear(
+                        tensor.name, tensor.ggml_type, source, out_features, in_features
+                    ),
+                    out_features,
+                )
+                del source
+        except ValueError as error:
+            raise file.error(str(error)) from None
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"{file.path.name}: no memory left while packing {tensor.name}: use a smaller model"
+            ) from None
+        data.release()
+        file.release(tensor.name)
+        done += tensor.nbytes
+        if progress is not None:
+            progress("loading", done, total)
+    return ids
+
+
+def _half_split_rows(data: memoryview, rows: int, head_dim: int) -> NDArray[np.uint8]:
+    """Undoes the converter's permutation of q and k: row 2j+s of a head becomes row s*head_dim/2+j."""
+    heads = np.frombuffer(data, np.uint8).reshape(rows // head_dim, head_dim // 2, 2, -1)
+    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1)
+
+
+def _frequency_divisors(file: GgufFile, model: ModelConfig) -> list[float] | None:
+    if "rope_freqs.weight" not in file.tensors:
+        return None
+    tensor = file.tensors["rope_freqs.weight"]
+    if tensor.shape != (model.head_dim // 2,) or tensor.ggml_type != 0:
+        raise file.error("rope_freqs.weight must be F32 with one value per rotary pair")
+    data = file.data(tensor.name)
+    values = [float(x) for x in dequantize(tensor.ggml_type, data, tensor.shape)]
+    data.release()
+    if not all(np.isfinite(x) and x > 0 for x in values):
+        raise file.error("rope_freqs.weight has a value that is not positive and finite")
+    return values
+
+
+def _fingerprint(digest: str, config: EngineConfig) -> str:
+    settings = {"kv_type": config.kv_type}
+    text = json.dumps([digest, _native.ARITHMETIC_VERSION, settings], sort_keys=True)
+    return "dp-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+__all__ = ["LoadedModel", "ModelFileError", "Progress", "load"]

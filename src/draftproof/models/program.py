@@ -1,0 +1,105 @@
+"""Records a model's operations by name: buffers are made when first written, weights found by tensor
+name. The native Program checks every shape. Knows no maths and no model family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof._native import KvCache, Program, Weights
+
+
+class ProgramBuilder:
+    """weights: tensor name -> (weight id, width of its output). A vector's width is its length.
+
+    Buffers are named by the model's file; a name means one buffer [rows, width] for the whole program,
+    so layers share them.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        kv: KvCache,
+        ids: Mapping[str, tuple[int, int]],
+        *,
+        hidden_size: int,
+        head_dim: int,
+        eps: float,
+        turns: NDArray[np.uint64],
+    ) -> None:
+        self.program = Program(weights, kv)
+        self._ids = ids
+        self._hidden_size = hidden_size
+        self._head_dim = head_dim
+        self._eps = eps
+        self._turns = turns
+        self._axes: NDArray[np.uint8] = np.zeros(len(turns), np.uint8)
+        self._buffers: dict[str, tuple[int, int]] = {}
+
+    def embed(self, out: str, table: str) -> None:
+        """out [rows, hidden] = the embedding of each row's token."""
+        self.program.embed(self._written(out, self._hidden_size), self._ids[table][0])
+
+    def rms_norm(self, out: str, x: str, weight: str) -> None:
+        """Over whole rows, or over each head where the weight has head_dim values."""
+        source, width = self._buffers[x]
+        space = "logits" if x.startswith("last") else "rows"
+        self.program.rms_norm(
+            self._written(out, width, space), source, self._ids[weight][0], self._eps
+        )
+
+    def linear(
+        self,
+        outs: Sequence[str],
+        x: str,
+        weights: Sequence[str],
+        *,
+        biases: Sequence[str] = (),
+        residual: str | None = None,
+    ) -> None:
+        """outs[i] = x W_i^T (+ bias_i) (+ residual); the input is quantized once for all of them."""
+        space = "logits" if x.startswith("last") else "rows"
+        self.program.linear(
+            [self._written(out, self._ids[w][1], space) for out, w in zip(outs, weights, strict=True)],
+            self._buffers[x][0],
+            [self._ids[w][0] for w in weights],
+            [self._ids[b][0] for b in biases],
+            -1 if residual is None else self._buffers[residual][0],
+        )
+
+    def swiglu_linear(self, out: str, x: str, gate: str, up: str) -> None:
+        """out = silu(x G^T) * (x U^T)."""
+        self.program.swiglu_linear(
+            self._written(out, self._ids[gate][1]),
+            self._buffers[x][0],
+            self._ids[gate][0],
+            self._ids[up][0],
+        )
+
+    def rope(self, xs: Sequence[str]) -> None:
+        """Rotates every head of the buffers by the row's position."""
+        self.program.rope(
+            [self._buffers[x][0] for x in xs], self._head_dim, self._turns, self._axes
+        )
+
+    def attention(self, out: str, q: str, k: str, v: str, *, layer: int) -> None:
+        """Stores k and v, then causal attention of q over the row's sequence."""
+        query, width = self._buffers[q]
+        self.program.attention(
+            self._written(out, width), query, self._buffers[k][0], self._buffers[v][0], layer
+        )
+
+    def select_logit_rows(self, out: str, x: str) -> None:
+        """From here on only the rows whose logits are wanted; their buffers are called last*."""
+        source, width = self._buffers[x]
+        self.program.select_logit_rows(self._written(out, width, "logits"), source)
+
+    def logits(self, x: str) -> None:
+        self.program.logits(self._buffers[x][0])
+
+    def _written(self, name: str, width: int, space: str = "rows") -> int:
+        if name not in self._buffers:
+            self._buffers[name] = (self.program.buffer(name, width, space), width)
+        return self._buffers[name][0]

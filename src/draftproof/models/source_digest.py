@@ -1,0 +1,39 @@
+"""sha256 of a model file, computed once per state of the file and remembered in the cache folder.
+
+The fingerprint needs the bytes themselves: two fine-tunes may agree in every header field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from draftproof import catalogue
+
+
+def file_digest(path: Path) -> str:
+    """Hex sha256 of the file; remembered by place, size and time of change."""
+    status = path.stat()
+    state = f"{path.resolve()}\n{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    note = catalogue.cache_dir() / "digests" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    try:
+        known = note.read_text().strip()
+        if len(known) == 64:
+            return known
+    except OSError:
+        pass
+    sha256 = hashlib.sha256()
+    with path.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            sha256.update(chunk)
+    digest = sha256.hexdigest()
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.with_name(f"{note.name}.{os.getpid()}")
+        partial.write_text(digest + "\n")
+        partial.replace(note)
+    except OSError:
+        pass  # an unwritable cache costs a second next time, nothing else
+    return digest
+

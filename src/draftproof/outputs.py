@@ -1,0 +1,110 @@
+"""Results: pure values, frozen. Knows nothing of how they came about."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "numeric_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One committed token. token_id -1: the request ended without one (numeric_error).
+
+    text: what became certain with this token; may be empty while a character or a possible stop
+    string is incomplete.
+    """
+
+    token_id: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts; end tokens are counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Milliseconds and tokens per second.
+
+    prompt_ms: first step to first token, which the prompt's last row yields. predicted_ms: first
+    token to last. predicted_per_second = (completion_tokens - 1) / predicted time: the first token
+    belongs to the prompt. A rate over no time is 0.
+    """
+
+    load_ms: float
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_ms: float
+    predicted_per_second: float
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """Where and with what numeric settings a result was computed."""
+
+    isa: str
+    threads: int
+    weights_bytes: int
+    peak_rss_bytes: int
+    system_fingerprint: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Evidence for comparing runs bit by bit.
+
+    logits_sha256: over the logits rows behind the emitted tokens, in order. kv_sha256: over the K
+    and V bits of the session's kv_length positions at the end (prompt + output without its last
+    token).
+    """
+
+    logits_sha256: str
+    kv_sha256: str
+    kv_length: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One finished generation."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    speculation: dict[str, Any]
+    spec_line: str
+    engine: EngineInfo
+    audit: Audit | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        result = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "usage": asdict(self.usage),
+            "timings": asdict(self.timings),
+            "speculation": self.speculation,
+            "engine": asdict(self.engine),
+        }
+        if self.audit is not None:
+            result["audit"] = asdict(self.audit)
+        return result
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of a stream. The last one carries the whole completion."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None = None

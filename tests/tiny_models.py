@@ -1,0 +1,401 @@
+"""Tiny random models as GGUF files: every architecture, every tensor type, with a vocabulary.
+
+Owns sizes, seeds, the Hugging Face -> GGUF naming and the llama row permutation, as a converter
+does them. Knows nothing of Draftproof: it writes with the public `gguf` package, so a misreading of
+the format can't cancel out. Needs numpy and gguf only; torch comes in with tests/parity.
+
+Typical use: `tiny.path("qwen3", "Q4_K")` from the fixture `tiny` of tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Type = GGMLQuantizationType
+
+LEGACY_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+K_TYPES = ("Q4_K", "Q5_K", "Q6_K")
+FLOAT_TYPES = ("F32", "F16", "BF16")
+TENSOR_TYPES = FLOAT_TYPES + LEGACY_TYPES + K_TYPES
+MIXED = "Q4_K_M"  # as real files: Q4_K, half of v and down Q6_K, output Q6_K
+
+# What a quantizer takes instead when a row is no multiple of 256.
+_FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+
+# Small embeddings make a wrong epsilon visible: mean(x^2) = 1e-4 against 1e-6 or 1e-5.
+EMBEDDING_STD = 0.01
+LOGIT_STD = 2.5
+
+
+@dataclass(frozen=True)
+class TinySpec:
+    """Sizes of one tiny model; `vocab` counts rows, the padding of the vocabulary included."""
+
+    name: str
+    arch: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    theta: float
+    eps: float
+    tied: bool
+    layers: int = 3
+    context: int = 2048
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(self.name.encode())
+
+
+def _specs() -> dict[str, TinySpec]:
+    base = [
+        TinySpec("llama", "llama", 96, 6, 3, 16, 160, 299, 1e5, 1e-5, tied=True),
+        TinySpec("qwen2", "qwen2", 224, 14, 2, 16, 288, 310, 1e6, 1e-6, tied=True),
+        TinySpec("qwen3", "qwen3", 96, 6, 2, 32, 224, 307, 1e6, 1e-6, tied=True),
+        # 256 wide, so that K-quants fit every row.
+        TinySpec("llama-wide", "llama", 256, 8, 4, 32, 512, 299, 1e5, 1e-5, tied=True),
+        TinySpec("qwen2-wide", "qwen2", 256, 4, 2, 64, 768, 310, 1e6, 1e-6, tied=True),
+        TinySpec("qwen3-wide", "qwen3", 256, 8, 2, 64, 512, 307, 1e6, 1e-6, tied=True),
+    ]
+    untied = [replace(s, name=f"{s.name}-untied", tied=False) for s in base]
+    return {s.name: s for s in base + untied}
+
+
+SPECS = _specs()
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+# --- weights, in the names and the row order of Hugging Face ------------------------------------
+
+
+def hf_weights(spec: TinySpec) -> dict[str, Array]:
+    """Random float32 weights [out, in] by their Hugging Face name, the same for every call.
+
+    Scaled so that attention scores have a standard deviation of about 2.5 (far from uniform) and
+    logits of about LOGIT_STD."""
+    rng = np.random.default_rng(spec.seed)
+
+    def linear(out: int, width: int, gain: float) -> Array:
+        scaled: Array = rng.standard_normal((out, width), np.float32)
+        scaled *= np.float32(gain / np.sqrt(width))
+        return scaled
+
+    def norm(width: int, level: float = 1.0) -> Array:
+        spread: Array = 1 + np.float32(0.2) * rng.standard_normal(width, np.float32)
+        spread *= np.float32(level)
+        return spread
+
+    h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    embedding = np.float32(EMBEDDING_STD) * rng.standard_normal((spec.vocab, h), np.float32)
+    tied_level = LOGIT_STD / (np.sqrt(h) * EMBEDDING_STD)
+    weights: dict[str, Array] = {
+        "model.embed_tokens.weight": embedding,
+        "model.norm.weight": norm(h, tied_level if spec.tied else 1.0),
+    }
+    if not spec.tied:
+        weights["lm_head.weight"] = linear(spec.vocab, h, LOGIT_STD)
+    for i in range(spec.layers):
+        p = f"model.layers.{i}."
+        weights |= {
+            p + "input_layernorm.weight": norm(h),
+            p + "post_attention_layernorm.weight": norm(h),
+            p + "self_attn.q_proj.weight": linear(q, h, 1.6),
+            p + "self_attn.k_proj.weight": linear(kv, h, 1.6),
+            p + "self_attn.v_proj.weight": linear(kv, h, 1.0),
+            p + "self_attn.o_proj.weight": linear(h, q, 1.0),
+            p + "mlp.gate_proj.weight": linear(spec.ffn, h, 1.5),
+            p + "mlp.up_proj.weight": linear(spec.ffn, h, 1.0),
+            p + "mlp.down_proj.weight": linear(h, spec.ffn, 1.0),
+        }
+        if spec.arch == "qwen2":
+            for name, width in (("q", q), ("k", kv), ("v", kv)):
+                bias = np.float32(0.4) * rng.standard_normal(width, np.float32)
+                weights[p + f"self_attn.{name}_proj.bias"] = bias
+        if spec.arch == "qwen3":
+            weights[p + "self_attn.q_norm.weight"] = norm(spec.head_dim, 1.6)
+            weights[p + "self_attn.k_norm.weight"] = norm(spec.head_dim, 1.6)
+    return weights
+
+
+# --- GGUF: names, permutation, tensor types ------------------------------------------------------
+
+_TOP_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(hf_name: str) -> str:
+    """The GGUF name of a Hugging Face tensor; KeyError if there is none."""
+    if hf_name in _TOP_NAMES:
+        return _TOP_NAMES[hf_name]
+    _, _, layer, rest = hf_name.split(".", 3)
+    module, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"
+
+
+def hf_name(gguf_name_: str) -> str:
+    """The reverse of `gguf_name`."""
+    for hf, gguf in _TOP_NAMES.items():
+        if gguf == gguf_name_:
+            return hf
+    _, layer, module, kind = gguf_name_.split(".")
+    module = {gguf: hf for hf, gguf in _LAYER_NAMES.items()}[module]
+    return f"model.layers.{layer}.{module}.{kind}"
+
+
+def permute(rows: Array, heads: int) -> Array:
+    """Row order of q and k in `llama` GGUF files: row s*hd/2 + j of a head moves to row 2j + s."""
+    half = rows.shape[0] // heads // 2
+    split = rows.reshape(heads, 2, half, *rows.shape[1:])
+    return np.ascontiguousarray(split.swapaxes(1, 2).reshape(rows.shape))
+
+
+def unpermute(rows: Array, heads: int) -> Array:
+    """The reverse of `permute`: half-split order, as Hugging Face has it."""
+    half = rows.shape[0] // heads // 2
+    split = rows.reshape(heads, half, 2, *rows.shape[1:])
+    return np.ascontiguousarray(split.swapaxes(1, 2).reshape(rows.shape))
+
+
+def gguf_tensors(spec: TinySpec, weights: Mapping[str, Array]) -> dict[str, Array]:
+    """The float tensors of a GGUF file, q and k of `llama` permuted."""
+    tensors = {gguf_name(name): w for name, w in weights.items()}
+    if spec.arch == "llama":
+        for i in range(spec.layers):
+            for name, heads in (("attn_q", spec.heads), ("attn_k", spec.kv_heads)):
+                key = f"blk.{i}.{name}.weight"
+                tensors[key] = permute(tensors[key], heads)
+    return tensors
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor in a block format: `data` uint8 [rows, bytes of a row]."""
+
+    data: Array
+    type: Type
+
+    def values(self) -> Array:
+        """float32 [rows, columns], as the public package reads the blocks."""
+        return dequantize(self.data, self.type)
+
+
+def random_k_blocks(
+    rng: np.random.Generator, rows: int, width: int, type_: Type, std: float
+) -> Packed:
+    """Valid blocks of Q4_K, Q5_K or Q6_K with every field random, of about the given deviation.
+
+    Some block scales are negative or zero, as quantizers may write them."""
+    block, size = GGML_QUANT_SIZES[type_]
+    blocks = rng.integers(0, 256, (rows * width // block, size), dtype=np.uint8)
+    d = rng.uniform(0.6, 1.4, len(blocks))
+    if type_ is Type.Q6_K:
+        fields = [(208, d * rng.choice([1, 1, 1, -1], len(blocks)))]
+    else:
+        # d*s*q - dmin*m: about zero on average when dmin is d times the mean of q.
+        fields = [(0, d), (2, d * (7.5 if type_ is Type.Q4_K else 15.5))]
+
+    def with_scale(scale: float) -> Packed:
+        out = blocks.copy()
+        for offset, value in fields:
+            f16 = (value * scale).astype("<f2")
+            out[:, offset : offset + 2] = f16.view(np.uint8).reshape(-1, 2)
+        return Packed(out.reshape(rows, width // block * size), type_)
+
+    packed = with_scale(std / float(with_scale(1.0).values().std()))
+    if len(blocks) > 8:
+        flat = packed.data.reshape(len(blocks), size)
+        for offset, _ in fields:
+            flat[5, offset : offset + 2] = 0
+    return packed
+
+
+def pack(rng: np.random.Generator, tensor: Array, type_name: str) -> Packed:
+    """[rows, width] float32 in a tensor type; where 256 doesn't divide a row, its usual stand-in.
+
+    The K-quants don't approximate `tensor`: they are random blocks of its deviation."""
+    rows, width = tensor.shape
+    if type_name in K_TYPES and width % 256:
+        type_name = _FALLBACK[type_name]
+    type_ = getattr(Type, type_name)
+    if type_name in K_TYPES:
+        return random_k_blocks(rng, rows, width, type_, float(tensor.std()))
+    data = np.ascontiguousarray(quantize(tensor, type_))
+    return Packed(data.view(np.uint8).reshape(rows, -1), type_)
+
+
+def _type_in_mix(name: str, layer_is_even: bool) -> str:
+    sensitive = "attn_v" in name or "ffn_down" in name
+    return "Q6_K" if name == "output.weight" or (sensitive and layer_is_even) else "Q4_K"
+
+
+def packed_tensors(spec: TinySpec, type_name: str) -> dict[str, Array | Packed]:
+    """All tensors of a model file: linear weights in the type named, norms and biases float32."""
+    rng = np.random.default_rng(spec.seed + 1)
+    tensors: dict[str, Array | Packed] = {}
+    for name, w in gguf_tensors(spec, hf_weights(spec)).items():
+        if w.ndim == 1:
+            tensors[name] = w
+            continue
+        layer_is_even = name.startswith("blk.") and int(name.split(".")[1]) % 2 == 0
+        kind = _type_in_mix(name, layer_is_even) if type_name == MIXED else type_name
+        tensors[name] = pack(rng, w, kind)
+    return tensors
+
+
+# --- vocabulary and metadata ---------------------------------------------------------------------
+
+# Pairs in order of rank.
+# fmt: off
+_MERGES = (
+    "Ġ t", "h e", "Ġt he", "i n", "e r", "Ġ a", "o n", "r e", "s t", "n d", "Ġa nd", "o r", "in g",
+    "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ", "e n", "Ġ =", "l l", "( )", ": Ċ", "d e",
+)
+# fmt: on
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+USER_DEFINED = ("<tool_call>",)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyVocabulary:
+    """`tokens` and `types` have one entry per row of the embedding; the last ones are padding."""
+
+    tokens: list[str]
+    types: list[int]
+    merges: list[str]
+
+    def id(self, token: str) -> int:
+        return self.tokens.index(token)
+
+
+def byte_alphabet() -> list[str]:
+    """The printable character that stands for each of the 256 bytes in byte-level BPE."""
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+def vocabulary(spec: TinySpec) -> TinyVocabulary:
+    """Bytes, merges, control tokens (first for llama, as in SmolLM2; else last), padding."""
+    merges = list(_MERGES)
+    text = byte_alphabet() + [m.replace(" ", "") for m in merges]
+    control = [(t, 3) for t in CONTROL]
+    normal = [(t, 1) for t in text]
+    entries = control + normal if spec.arch == "llama" else normal + control
+    entries += [(t, 4) for t in USER_DEFINED]
+    entries += [(f"[PAD{i}]", 5) for i in range(len(entries), spec.vocab)]
+    if len(entries) != spec.vocab:
+        raise ValueError(f"{spec.name}: vocab {spec.vocab} is smaller than {len(entries)} tokens")
+    return TinyVocabulary([t for t, _ in entries], [k for _, k in entries], merges)
+
+
+_U32, _F32, _STR, _BOOL = (
+    GGUFValueType.UINT32,
+    GGUFValueType.FLOAT32,
+    GGUFValueType.STRING,
+    GGUFValueType.BOOL,
+)
+Metadata = dict[str, tuple[Any, GGUFValueType]]
+
+
+def metadata(spec: TinySpec) -> Metadata:
+    """Key -> (value, type), as a converter writes them (`general.architecture` is apart)."""
+    a, vocab = spec.arch, vocabulary(spec)
+    meta: Metadata = {
+        "general.name": (f"tiny {spec.name}", _STR),
+        f"{a}.block_count": (spec.layers, _U32),
+        f"{a}.context_length": (spec.context, _U32),
+        f"{a}.embedding_length": (spec.hidden, _U32),
+        f"{a}.feed_forward_length": (spec.ffn, _U32),
+        f"{a}.attention.head_count": (spec.heads, _U32),
+        f"{a}.attention.head_count_kv": (spec.kv_heads, _U32),
+        f"{a}.attention.layer_norm_rms_epsilon": (spec.eps, _F32),
+        f"{a}.rope.freq_base": (spec.theta, _F32),
+        "tokenizer.ggml.model": ("gpt2", _STR),
+        "tokenizer.ggml.pre": ("smollm" if a == "llama" else "qwen2", _STR),
+        "tokenizer.ggml.tokens": (vocab.tokens, GGUFValueType.ARRAY),
+        "tokenizer.ggml.token_type": (vocab.types, GGUFValueType.ARRAY),
+        "tokenizer.ggml.merges": (vocab.merges, GGUFValueType.ARRAY),
+        "tokenizer.ggml.eos_token_id": (vocab.id("<|im_end|>"), _U32),
+        "tokenizer.ggml.bos_token_id": (vocab.id("<|endoftext|>"), _U32),
+        "tokenizer.ggml.padding_token_id": (vocab.id("<|endoftext|>"), _U32),
+        "tokenizer.ggml.add_bos_token": (False, _BOOL),
+        "tokenizer.chat_template": (CHAT_TEMPLATE, _STR),
+    }
+    if a == "llama":
+        meta[f"{a}.rope.dimension_count"] = (spec.head_dim, _U32)
+        meta[f"{a}.vocab_size"] = (spec.vocab, _U32)
+    if a == "qwen3" or spec.head_dim * spec.heads != spec.hidden:
+        meta[f"{a}.attention.key_length"] = (spec.head_dim, _U32)
+        meta[f"{a}.attention.value_length"] = (spec.head_dim, _U32)
+    return meta
+
+
+def write_gguf(
+    path: Path, arch: str, meta: Metadata, tensors: Mapping[str, Array | Packed]
+) -> None:
+    """Writes a GGUF v3 file; `meta` and `tensors` may have been spoilt by a test on purpose."""
+    writer = GGUFWriter(path, arch)
+    for key, (value, type_) in meta.items():
+        writer.add_key_value(key, value, type_)
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Packed):
+            writer.add_tensor(name, tensor)
+        elif tensor.type in (Type.F32, Type.F16):
+            dtype = np.float32 if tensor.type is Type.F32 else np.float16
+            writer.add_tensor(name, tensor.data.view(dtype))
+        else:
+            writer.add_tensor(name, tensor.data, raw_dtype=tensor.type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class TinyModels:
+    """Writes each tiny model once into `folder` and remembers it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, name: str, type_name: str = "F32") -> Path:
+        """The file of SPECS[name], linear weights in `type_name` (of TENSOR_TYPES, or MIXED)."""
+        path = self._folder / f"{name}.{type_name}.gguf"
+        if not path.exists():
+            spec = SPECS[name]
+            write_gguf(path, spec.arch, metadata(spec), packed_tensors(spec, type_name))
+        return path
