@@ -49,7 +49,7 @@ def default_threads() -> int:
     usable = getattr(os, "sched_getaffinity", None)  # Linux only
     cpus = len(usable(0)) if usable else os.cpu_count() or 1
     quota = _cgroup_cpus(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
-    return max(1, min(cpus, math.floor(quota)))
+    return max(1, math.floor(min(cpus, quota)))
 
 
 def _cgroup_cpus(membership: Path, root: Path) -> float:

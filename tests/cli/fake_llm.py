@@ -38,6 +38,7 @@ class FakeLLM:
     wrong_at: dict[str, int] = field(default_factory=dict)
     short_in: dict[str, int] = field(default_factory=dict)
     replay_mismatches: int = 0
+    slowdown: dict[int, float] = field(default_factory=dict)  # number of the call, from 1
     finish_reason: FinishReason = "stop"
     loaded: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[Any, SamplingParams, SpeculativeConfig]] = field(default_factory=list)
@@ -77,6 +78,7 @@ class FakeLLM:
         if mode == "replay":
             stats.replay_mismatches = self.replay_mismatches
         rate = {"off": 20.0, "exact": 50.0, "replay": 19.0}[mode]
+        rate /= self.slowdown.get(len(self.calls), 1.0)
         return Completion(
             text="".join(pieces),
             token_ids=tuple(ids),

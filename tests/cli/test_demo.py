@@ -55,6 +55,18 @@ def test_measure_runs_every_prompt_in_every_mode(fake: FakeLLM) -> None:
     assert comparisons[0].speedup("replay") == pytest.approx(0.95)
 
 
+def test_a_busy_machine_is_owned_up_to(invoke: Invoke, fake: FakeLLM) -> None:
+    assert "busy" not in invoke("demo").stderr
+    # Warm-up, then four times (off, exact, replay): the second plain run is slow.
+    fake.slowdown = {len(fake.calls) + 5: 3.0}
+    result = invoke("demo", "--json")
+    assert json.loads(result.stdout)["plain_spread"] == pytest.approx(3.0)
+    fake.slowdown = {len(fake.calls) + 5: 3.0}
+    result = invoke("demo")
+    assert result.exit_code == 0
+    assert "by a factor of 3.0" in result.stderr
+
+
 def test_the_four_prompts_are_short() -> None:
     assert len(PROMPTS) == 4
     assert len({prompt.title for prompt in PROMPTS}) == 4

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from engine_support import VOCAB, World, oracle, outcome_of
+from engine_support import VOCAB, World, assert_stats_add_up, oracle, outcome_of
 from fake_native import FakeKvCache, NullPlayer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,6 +156,7 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
             world.player.forward = forward  # type: ignore[method-assign]
         world.engine.step()
     assert outcome_of(request) == alone
+    assert_stats_add_up(request.stats, request.num_output)
 
 
 def test_a_drafter_is_not_trusted() -> None:

@@ -70,6 +70,7 @@ PROMPTS = (
 OFF, EXACT, REPLAY = "off", "exact", "replay"
 MODES = (OFF, EXACT, REPLAY)
 _WARM_UP_TOKENS = 4
+_STEADY_SPREAD = 1.25
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
         if a != b:
             return position
     return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def plain_spread(comparisons: Sequence[Comparison]) -> float:
+    """Fastest ÷ slowest plain run. A one-row step costs nearly the same whatever the text, so much
+    more than 1 means that something else used the machine, and no speedup is to be believed."""
+    rates = [c.rate(OFF) for c in comparisons if c.rate(OFF) > 0]
+    return max(rates) / min(rates) if rates else 1.0
 
 
 def token_digest(ids: Sequence[int]) -> str:
@@ -165,6 +173,7 @@ def to_dict(comparisons: Sequence[Comparison], k: int) -> dict[str, Any]:
     return {
         "identical": all(c.is_identical for c in comparisons),
         "k": k,
+        "plain_spread": plain_spread(comparisons),
         "engine": comparisons[0].completions[OFF].to_dict()["engine"],
         "prompts": [
             {
@@ -270,6 +279,12 @@ def _print_table(comparisons: Sequence[Comparison], k: int) -> None:
     console.print(table, width=None if console.is_terminal else 100)
     engine = comparisons[0].completions[OFF].engine
     note(f"window drafter, k = {k}; {engine.isa} kernels, {engine.threads} threads, greedy")
+    spread = plain_spread(comparisons)
+    if spread > _STEADY_SPREAD:
+        note(
+            f"The plain runs differ in speed by a factor of {spread:.1f}: the machine was busy, so "
+            "don't trust the speedups; run it again when it is idle. The verdicts hold."
+        )
 
 
 def _word(difference: int | None) -> str:

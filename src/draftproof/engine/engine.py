@@ -66,6 +66,7 @@ class Engine:
             raise
         marked = 0
         for segment, own_targets in zip(segments, targets, strict=True):
+            segment.request.stats.forwards[segment.kind] += 1
             if own_targets:  # else a prompt chunk that isn't the last
                 self._commit(segment, own_targets, marked)
             marked += segment.num_logits
@@ -132,7 +133,6 @@ class Engine:
                 segment.tokens.extend(draft.tokens)
                 segment.num_logits += len(draft.tokens)
                 segment.kind = "verify" if request.speculation.verify == "exact" else "probe"
-        request.stats.forwards[segment.kind] += 1
         segment.session.append(segment.tokens)
 
     def _valid(self, draft: Draft, room: int) -> Draft:
