@@ -115,23 +115,20 @@ struct Avx512 {
   static B shr_b(B a, uint8_t mask) { return and_b(_mm512_srli_epi16(a, N), mask); }
   template <int N>
   static B shl_b(B a, uint8_t mask) { return and_b(_mm512_slli_epi16(a, N), mask); }
-  // Inline assembly because g++ 12 doesn't fold a broadcast load into the instruction.
-  static I dot4_u(I acc, B w, const int8_t* x) {
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
-            : "+v"(acc)
-            : "v"(w), "m"(*reinterpret_cast<const int32_t(*)[1]>(x)));
-    return acc;
-  }
+  static I dot4_u(I acc, B w, const int8_t* x) { return _mm512_dpbusd_epi32(acc, w, broadcast4(x)); }
   static I dot4_s(I acc, B w, const int8_t* x) {
     return dot4_u(acc, _mm512_xor_si512(w, _mm512_set1_epi8(-128)), x);
   }
-  static I dot2(I acc, I w, const int16_t* x) {
-    __asm__("vpdpwssd %2%{1to16%}, %1, %0"
-            : "+v"(acc)
-            : "v"(w), "m"(*reinterpret_cast<const int32_t(*)[1]>(x)));
-    return acc;
+  static I dot2(I acc, I w, const int16_t* x) { return _mm512_dpwssd_epi32(acc, w, broadcast4(x)); }
+  static __m512i broadcast4(const void* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  // Inlined by force: g++ takes a function that only prefetches for one without effect and drops it.
+  static inline __attribute__((always_inline)) void prefetch(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+  }
 };
 
 }  // namespace

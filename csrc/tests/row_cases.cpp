@@ -1,0 +1,260 @@
+// Kernels that work on one row: quantize, rms_norm, rope, swiglu, store_kv, finish_attention; and
+// the RoPE table.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "cases.h"
+#include "rope_table.h"
+
+namespace draftproof::test {
+namespace {
+
+// run(kernels) gives the words that a call leaves behind, whatever they are.
+template <class Run>
+Words compare_rows(Report& report, const std::string& kernel, bool in_quick, int m, Run run) {
+  if (report.quick() && !in_quick) return {};
+  const Words want = run(scalar_kernels());
+  for (const Kernels* row : available_kernels())
+    report.compare(kernel, row->name, in_quick, m, run(*row), want);
+  return want;
+}
+
+template <class Block>
+Words quantized(bool (*quantize)(const float*, int64_t, Block*), const std::vector<float>& x,
+                int unit) {
+  const size_t blocks = x.size() / static_cast<size_t>(unit);
+  Bytes out(blocks * sizeof(Block), 0xee);
+  const bool good =
+      quantize(x.data(), static_cast<int64_t>(x.size()), reinterpret_cast<Block*>(out.data()));
+  static_assert(sizeof(Block) % sizeof(uint32_t) == 0);
+  Words words(out.size() / sizeof(uint32_t));
+  std::memcpy(words.data(), out.data(), out.size());
+  words.push_back(good ? 1 : 0);
+  return words;
+}
+
+// What a quantized block must be whatever the code: the integers of the definition, by another
+// route.
+template <class Block>
+void check_quantized(Report& report, const char* kernel, const Words& words,
+                     const std::vector<float>& x, int unit) {
+  bool good = true;
+  const auto* blocks = reinterpret_cast<const Block*>(words.data());
+  for (size_t b = 0; b < x.size() / static_cast<size_t>(unit); ++b) {
+    float amax = 0.0f;
+    for (int i = 0; i < unit; ++i)
+      amax = std::max(amax, std::abs(x[b * static_cast<size_t>(unit) + static_cast<size_t>(i)]));
+    const bool zero = amax < 0x1p-60f;
+    const float inverse = zero ? 0.0f : 127.0f / amax;
+    good = good && blocks[b].d == (zero ? 0.0f : amax / 127.0f);
+    for (int i = 0; i < unit; ++i) {
+      const float product = x[b * static_cast<size_t>(unit) + static_cast<size_t>(i)] * inverse;
+      good = good && blocks[b].q[i] == static_cast<int>(std::nearbyint(product)) &&
+             blocks[b].q[i] >= -127;
+    }
+  }
+  report.check(good, "%s: not the definition's integers", kernel);
+}
+
+void test_quantize(Report& report) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int kind = 0; kind < 24; ++kind) {
+    Random random(static_cast<uint64_t>(kind) + 400);
+    auto x = activations(random, 256 * (1 + static_cast<size_t>(kind) % 3), kind);
+    if (kind >= 8 && kind < 16) {  // halfway cases: amax 127 makes the product the value itself
+      for (float& v : x)
+        v = static_cast<float>(random.below(254) - 127) + (random.coin() ? 0.5f : 0.0f);
+      for (size_t i = 0; i < x.size(); i += 32) x[i] = random.coin() ? 127.0f : -127.0f;
+    }
+    if (kind == 16) x[17] = nan;
+    if (kind == 17) x[255] = -inf;
+    if (kind == 18) x[3] = std::numeric_limits<float>::max();
+    if (kind == 19)
+      for (float& v : x) v *= 0x1p-61f;  // around the smallest block that isn't zero
+    const auto a = compare_rows(report, "quantize32", true, 1,
+                                [&](const Kernels& k) { return quantized(k.quantize32, x, 32); });
+    const auto b = compare_rows(report, "quantize256", true, 1,
+                                [&](const Kernels& k) { return quantized(k.quantize256, x, 256); });
+    const bool finite = kind != 16 && kind != 17;
+    report.check((a.back() == 1) == finite, "quantize32: finiteness of kind %d", kind);
+    report.check((b.back() == 1) == finite, "quantize256: finiteness of kind %d", kind);
+    if (!finite) continue;
+    check_quantized<ActBlock32>(report, "quantize32", a, x, 32);
+    check_quantized<ActBlock256>(report, "quantize256", b, x, 256);
+  }
+}
+
+// The greatest distance between got and want, relative to the greatest want: a check of meaning
+// against libm in double, not of bits.
+double distance(const Words& got, const std::vector<double>& want) {
+  double worst = 0.0, size = 1e-30;
+  for (size_t i = 0; i < want.size(); ++i) {
+    size = std::max(size, std::abs(want[i]));
+    worst = std::max(worst, std::abs(want[i] - double{std::bit_cast<float>(got[i])}));
+  }
+  return worst / size;
+}
+
+void test_rms_norm(Report& report) {
+  for (const int n : {1, 2, 15, 16, 17, 31, 33, 64, 72, 128, 576, 1536}) {
+    for (const int groups : {1, 3}) {
+      for (int kind = 0; kind < 8; ++kind) {
+        Random random(static_cast<uint64_t>(n * 100 + groups * 10 + kind));
+        const size_t size = static_cast<size_t>(n) * static_cast<size_t>(groups);
+        const auto x = activations(random, size, kind),
+                   w = activations(random, static_cast<size_t>(n), 0);
+        const Words got = compare_rows(report, "rms_norm", n < 100, groups, [&](const Kernels& k) {
+          auto out = untouched(size + 5);
+          k.rms_norm(x.data(), w.data(), n, groups, 1e-6f, out.data());
+          return words_of(out);
+        });
+        if (got.empty()) continue;
+        std::vector<double> want;
+        for (size_t g = 0; g < size; g += static_cast<size_t>(n)) {
+          double sum = 0.0;
+          for (size_t i = 0; i < static_cast<size_t>(n); ++i) sum += double{x[g + i]} * x[g + i];
+          for (size_t i = 0; i < static_cast<size_t>(n); ++i)
+            want.push_back(double{x[g + i]} / std::sqrt(sum / n + double{1e-6f}) * w[i]);
+        }
+        report.check(distance(got, want) < 1e-6, "rms_norm: n %d: %g away from its definition", n,
+                     distance(got, want));
+      }
+    }
+  }
+}
+
+void test_rope(Report& report) {
+  for (const int head_dim : {2, 16, 30, 32, 64, 72, 80, 128, 256}) {
+    for (const int heads : {1, 2, 7}) {
+      Random random(static_cast<uint64_t>(head_dim * 10 + heads));
+      const size_t size = static_cast<size_t>(head_dim) * static_cast<size_t>(heads);
+      auto x = activations(random, size + 5, heads);
+      const auto c = activations(random, static_cast<size_t>(head_dim) / 2, 0);
+      const auto s = activations(random, static_cast<size_t>(head_dim) / 2, 0);
+      const Words got = compare_rows(report, "rope", head_dim < 100, heads, [&](const Kernels& k) {
+        auto out = x;
+        k.rope(out.data(), heads, head_dim, c.data(), s.data());
+        return words_of(out);
+      });
+      if (got.empty()) continue;
+      std::vector<double> want(x.begin(), x.end());  // the five values behind the heads stay
+      const auto half = static_cast<size_t>(head_dim) / 2;
+      for (size_t h = 0; h < size; h += 2 * half) {
+        for (size_t j = 0; j < half; ++j) {
+          const double a = x[h + j], b = x[h + half + j];
+          want[h + j] = a * c[j] - b * s[j];
+          want[h + half + j] = b * c[j] + a * s[j];
+        }
+      }
+      report.check(distance(got, want) < 1e-6, "rope: head_dim %d: %g away from its definition",
+                   head_dim, distance(got, want));
+    }
+  }
+}
+
+void test_swiglu(Report& report) {
+  for (const int n : {1, 15, 16, 17, 47, 100, 1536, 4864}) {
+    for (int kind = 0; kind < 9; ++kind) {
+      Random random(static_cast<uint64_t>(n * 10 + kind));
+      const auto size = static_cast<size_t>(n);
+      auto g = activations(random, size, kind);
+      const auto u = activations(random, size, 0);
+      if (kind == 8)  // both clamps of exp, and where n changes
+        for (float& v : g)
+          v = random.pick({-1.0f, 1.0f}) *
+              (random.coin() ? 60.0f + random.uniform(40.0f)
+                             : 0.34657359f * static_cast<float>(random.below(9)));
+      const Words got = compare_rows(report, "swiglu", n < 1000, 1, [&](const Kernels& k) {
+        auto out = untouched(size + 5);
+        k.swiglu(g.data(), u.data(), n, out.data());
+        return words_of(out);
+      });
+      if (got.empty()) continue;
+      std::vector<double> want;
+      for (size_t i = 0; i < size; ++i)
+        want.push_back(g[i] / (1.0 + std::exp(-double{g[i]})) * u[i]);
+      report.check(distance(got, want) < 1e-6, "swiglu: n %d: %g away from its definition", n,
+                   distance(got, want));
+    }
+  }
+}
+
+void test_finish(Report& report) {
+  for (const int head_dim : {1, 16, 30, 64, 72, 80, 128}) {
+    Random random(static_cast<uint64_t>(head_dim));
+    const auto padded = static_cast<size_t>((head_dim + kLanes - 1) / kLanes * kLanes);
+    auto state = activations(random, kLanes + padded, 0);
+    for (const float l : {1.0f, 3.0f, 511.9f, 1e-30f}) {
+      state[1] = l;
+      const Words words = compare_rows(report, "finish_attention", true, 1, [&](const Kernels& k) {
+        auto out = untouched(static_cast<size_t>(head_dim) + 3);
+        const bool good = k.finish_attention(state.data(), head_dim, out.data());
+        Words result = words_of(out);
+        result.push_back(good ? 1 : 0);
+        return result;
+      });
+      report.check(words.back() == 1, "finish_attention: l %g counts as not finite", l);
+    }
+    std::vector<float> out(static_cast<size_t>(head_dim));
+    for (const float l :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      state[1] = l;
+      for (const Kernels* row : available_kernels())
+        report.check(!row->finish_attention(state.data(), head_dim, out.data()),
+                     "finish_attention: row %s takes l %g", row->name, l);
+    }
+  }
+}
+
+}  // namespace
+
+void test_rows(Report& report) {
+  test_quantize(report);
+  test_rms_norm(report);
+  test_rope(report);
+  test_swiglu(report);
+  test_finish(report);
+}
+
+void test_rope_table(Report& report) {
+  // round(2^64 * theta^(-2j/128) / 2 pi) for j = 0, 1, 7, 20, 31, 45, 63, from 60 decimal digits.
+  struct Table {
+    const char* kernel;
+    uint64_t turns[7];
+  };
+  constexpr Table kTables[] = {
+      {"rope_table/1e4",
+       {0x28be60db9391054a, 0x234855e55644662f, 0xee0e780ee2a8099, 0x24a8b144acc0654,
+        0x7872b8a7ec4e20, 0x100fe04cd6d8fa, 0x13458e2f59024}},
+      {"rope_table/1e6",
+       {0x28be60db9391054a, 0x20d53d2925f67455, 0x8fdb50634ad64e9, 0x8b176173e0158c,
+        0xcf185f65ff0fe, 0xa15b9a548735, 0x350430ff7cb}},
+      {"rope_table/5e6",
+       {0x28be60db9391054a, 0x200481071f2c4713, 0x78a30d17fc893ba, 0x541d5d6e4c2c2c,
+        0x5ef970b579943, 0x3409eaa27afa, 0xadf90a835b}}};
+  for (const Table& table : kTables) {
+    double worst = 0.0;
+    for (const uint64_t turns : table.turns) {
+      std::vector<float> out;
+      for (int64_t position = 0; position < 262144; position += position < 600      ? 1
+                                                                : position < 262000 ? 509
+                                                                                    : 1) {
+        float c, s;
+        rope_cos_sin(turns, position, &c, &s);
+        out.push_back(c);
+        out.push_back(s);
+        // libm's only part: that the definition means cos and sin.
+        const auto phase = static_cast<int64_t>(turns * static_cast<uint64_t>(position));
+        const double angle = static_cast<double>(phase) * 0x1p-63 * 3.14159265358979323846;
+        worst = std::max({worst, std::abs(std::cos(angle) - c), std::abs(std::sin(angle) - s)});
+      }
+      report.compare(table.kernel, "any", true, 1, words_of(out), words_of(out));
+    }
+    report.check(worst < 3.1e-8, "%s: %g away from cos and sin", table.kernel, worst);
+  }
+}
+
+}  // namespace draftproof::test
