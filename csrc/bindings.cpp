@@ -16,6 +16,9 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace draftproof {
+
+void bind_drafting(nb::module_& m);  // bindings_drafting.cpp
+
 namespace {
 
 template <class T>
@@ -91,7 +94,7 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_
   b.num_logit_rows = logit_rows.shape(0);
   Array2<float> v;
   if (!vectors.is_none()) {
-    v = nb::cast<Array2<float>>(vectors);
+    require(nb::try_cast(vectors, v, false), "vectors must be a C-contiguous float32 array [n, width]");
     require(static_cast<int64_t>(v.shape(1)) == embedding_width, "vectors must be [n, width of the embedding]");
     b.vectors = v.data();
     b.num_vectors = v.shape(0);
@@ -144,7 +147,7 @@ NB_MODULE(_native, m) {
            [](Weights& self, const std::string& name, Array1<float> data) {
              return self.add_vector(name, data.data(), static_cast<int64_t>(data.shape(0)));
            },
-           "name"_a, "data"_a)
+           "name"_a, "data"_a.noconvert())
       .def_prop_ro("packed_bytes", &Weights::used)
       .def_static("packed_size", &Weights::packed_size, "ggml_type"_a, "out_features"_a, "in_features"_a);
 
@@ -157,7 +160,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro_static("page_positions", [](nb::handle) { return kPagePositions; })
       .def_prop_ro("page_bytes", &KvCache::page_bytes)
       .def_prop_ro("num_pages", &KvCache::num_pages)
-      .def("digest", &digest, "pages"_a, "length"_a)
+      .def("digest", &digest, "pages"_a.noconvert(), "length"_a)
       .def("copy_page", &KvCache::copy_page, "src"_a, "dst"_a);
 
   nb::class_<Program>(m, "Program")
@@ -177,7 +180,7 @@ NB_MODULE(_native, m) {
              self.rope(std::move(xs), head_dim, {turns.data(), turns.data() + turns.shape(0)},
                        {axes.data(), axes.data() + axes.shape(0)});
            },
-           "xs"_a, "head_dim"_a, "turns"_a, "axes"_a)
+           "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert())
       .def("attention", &Program::attention, "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a)
       .def("select_logit_rows", &Program::select_logit_rows, "out"_a, "x"_a)
       .def("logits", &Program::logits, "x"_a);
@@ -192,7 +195,7 @@ NB_MODULE(_native, m) {
               Array1<int32_t> block_tables, Array1<int32_t> logit_rows, nb::object vectors) {
              return forward(self, tokens, positions, segments, block_tables, logit_rows, vectors, self.embedding_width());
            },
-           "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "logit_rows"_a, "vectors"_a = nb::none())
+           "tokens"_a.noconvert(), "positions"_a.noconvert(), "segments"_a.noconvert(), "block_tables"_a.noconvert(), "logit_rows"_a.noconvert(), "vectors"_a = nb::none())
       .def("logits",
            [](nb::handle handle) {
              const auto& self = nb::cast<const Player&>(handle);
@@ -211,8 +214,10 @@ NB_MODULE(_native, m) {
              }
              return to_numpy(std::move(ids));
            },
-           "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a, "output_index"_a, "choice_index"_a, "vocab_size"_a)
+           "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seed"_a.noconvert(), "output_index"_a.noconvert(), "choice_index"_a.noconvert(), "vocab_size"_a)
       .def("counters", &Player::counters);
+
+  bind_drafting(m);
 }
 
 }  // namespace draftproof

@@ -1,6 +1,7 @@
 #include "kv_cache.h"
 
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 namespace draftproof {
@@ -18,6 +19,7 @@ size_t bytes_of_page(int layers, int kv_heads, int head_dim, KvType type) {
 
 size_t total_bytes(size_t page, int num_pages) {
   if (num_pages < 1) throw std::invalid_argument("KV cache: needs at least one page");
+  if (page > (size_t{1} << 46) / static_cast<size_t>(num_pages)) throw std::bad_alloc();
   return page * static_cast<size_t>(num_pages);
 }
 

@@ -28,11 +28,10 @@ Player::Player(const Program& program, int max_rows, int max_logit_rows, int thr
       kernels_(kernels_named(isa)),
       max_rows_(static_cast<size_t>(std::max(max_rows, 0))),
       max_logit_rows_(static_cast<size_t>(std::max(max_logit_rows, 0))),
-      pool_(threads) {
+      pool_(checked_threads(threads)) {
   if (max_rows < 1 || max_rows > 65536) throw std::invalid_argument("max_rows must be 1 .. 65536");
   if (max_logit_rows < 1 || max_logit_rows > max_rows)
     throw std::invalid_argument("max_logit_rows must be 1 .. max_rows");
-  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be 1 .. 1024");
   if (program.logits_buffer() < 0) throw std::invalid_argument("the program declares no logits");
   if (program.vocab() == 0) throw std::invalid_argument("the program has no embedding");
   lay_out_memory();
@@ -77,10 +76,13 @@ void Player::lay_out_memory() {
     state.scores.resize(static_cast<size_t>(pairs) * kSpan);
     state.partial.resize(part);
     state.state.resize(part);
-    state.gate.resize(max_rows_ * 64);
-    state.up.resize(max_rows_ * 64);
+    state.gate.resize(kRowBlock * kSwigluStride);
+    state.up.resize(kRowBlock * kSwigluStride);
   }
-  for (size_t i = 0; i < 4 * program_.ops().size(); ++i) sections_.emplace_back();
+  // Sections of one pass: at most three, and a linear operation has one per weight besides quantizing.
+  size_t sections = 0;
+  for (const Op& op : program_.ops()) sections += 3 + op.weights.size();
+  for (size_t i = 0; i < sections; ++i) sections_.emplace_back();
 }
 
 void Player::check(const Batch& b) const {

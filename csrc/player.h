@@ -2,6 +2,7 @@
 // Owns row buffers, scratch and threads. Policy (what is in a batch) is the caller's.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <deque>
@@ -40,6 +41,10 @@ struct Batch {
 
 inline constexpr size_t kNumWeightTypes = 11;
 inline constexpr size_t kNumOpCounters = 7;
+inline constexpr int kRowBlock = 32;          // rows of activations that stay in cache beside a few panels
+inline constexpr int64_t kSwigluStep = 64;    // outputs: whole panels of every type
+inline constexpr int64_t kSwigluSteps = 8;    // of gate, then of up, one after the other
+inline constexpr int64_t kSwigluStride = kSwigluStep * kSwigluSteps + 16;
 
 class Player {
  public:
@@ -101,12 +106,21 @@ class Player {
   SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const;
   void finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states);
 
-  // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others.
+  // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others. Tiles
+  // start large and shrink to `least`: long runs of weights stream best, short ones at the end let
+  // threads finish together.
   template <class Fn>
-  void in_tiles(ThreadState& self, int64_t total, int64_t tile, Fn fn) {
+  void in_tiles(ThreadState& self, int64_t total, int64_t least, Fn fn) {
     std::atomic<int64_t>& next = sections_[self.section++].next;
-    for (int64_t first; (first = next.fetch_add(tile, std::memory_order_relaxed)) < total;)
-      fn(first, first + tile < total ? first + tile : total);
+    const int64_t shares = 2 * pool_.size();
+    int64_t first = next.load(std::memory_order_relaxed);
+    while (first < total) {
+      const int64_t last = std::min(total, first + std::max(least, (total - first) / shares));
+      if (next.compare_exchange_weak(first, last, std::memory_order_relaxed)) {
+        fn(first, last);
+        first = next.load(std::memory_order_relaxed);
+      }
+    }
     pool_.barrier();
   }
 
@@ -119,7 +133,7 @@ class Player {
                        ThreadState& self) const;
   void flag(int buffer, int64_t row);
 
-  const Program& program_;
+  const Program program_;  // a copy: what is recorded later can't reach past the memory laid out here
   const Kernels& kernels_;
   const size_t max_rows_, max_logit_rows_;
   ThreadPool pool_;

@@ -10,14 +10,10 @@
 namespace draftproof {
 namespace {
 
-constexpr int kRowBlock = 32;               // rows of activations that stay in cache beside a few panels
-constexpr int64_t kTileBytes = 32 * 1024;  // of weights, so that threads finish at about the same time
+constexpr int64_t kTileBytes = 64 * 1024;  // of weights: the least that a thread takes at once
 
-// Panels per tile: small enough to share out evenly, and a handful when many rows reuse them.
-int64_t panels_per_tile(int64_t panels, size_t bytes_per_panel, size_t rows, int threads) {
-  const int64_t by_bytes = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(bytes_per_panel));
-  const int64_t fair = std::max<int64_t>(1, panels / (4 * threads));
-  return std::min({rows > kRowBlock ? std::max<int64_t>(by_bytes, 4) : by_bytes, fair, panels});
+int64_t least_panels(size_t bytes_per_panel) {
+  return std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(bytes_per_panel));
 }
 
 }  // namespace
@@ -109,31 +105,34 @@ PanelArgs Player::panel_args(const Linear& w, int x, int64_t panel, int64_t firs
 void Player::linear(const Op& op, ThreadState& self) {
   quantize(op, self);
   const int64_t rows = rows_of(op.x);
-  // The panels of all weights in one section, weight by weight.
   for (size_t i = 0; i < op.weights.size(); ++i) {
     const Linear& w = program_.weights().linear(op.weights[i]);
     const std::vector<float>* bias = op.biases[i] < 0 ? nullptr : &program_.weights().vector(op.biases[i]);
     const int64_t panels = num_panels(*w.info, w.out_features);
-    const int64_t tile = panels_per_tile(panels, panel_bytes(*w.info, w.in_features),
-                                         static_cast<size_t>(rows), pool_.size());
+    const int64_t least = least_panels(panel_bytes(*w.info, w.in_features));
+    const auto one = [&](int64_t panel, int64_t r, int count) {
+      PanelArgs a = panel_args(w, op.x, panel, r, count, self);
+      const int64_t output = panel * w.info->panel_outputs;
+      a.out = row(op.outs[i], r) + output;
+      a.out_stride = strides_[static_cast<size_t>(op.outs[i])];
+      if (bias != nullptr) a.bias = bias->data() + output;
+      if (op.residual >= 0) {
+        a.residual = row(op.residual, r) + output;
+        a.residual_stride = strides_[static_cast<size_t>(op.residual)];
+      }
+      kernels_.linear[w.info->index](a);
+    };
     const auto work = [&](int64_t first, int64_t last) {
-      for (int64_t r = 0; r < rows; r += kRowBlock) {
-        const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
-        for (int64_t panel = first; panel < last; ++panel) {
-          PanelArgs a = panel_args(w, op.x, panel, r, count, self);
-          const int64_t output = panel * w.info->panel_outputs;
-          a.out = row(op.outs[i], r) + output;
-          a.out_stride = strides_[static_cast<size_t>(op.outs[i])];
-          if (bias != nullptr) a.bias = bias->data() + output;
-          if (op.residual >= 0) {
-            a.residual = row(op.residual, r) + output;
-            a.residual_stride = strides_[static_cast<size_t>(op.residual)];
-          }
-          kernels_.linear[w.info->index](a);
+      // Row blocks reuse a handful of panels while these are in cache.
+      const int64_t group = rows > kRowBlock ? least : last - first;
+      for (; first < last; first += group) {
+        for (int64_t r = 0; r < rows; r += kRowBlock) {
+          const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
+          for (int64_t panel = first; panel < std::min(last, first + group); ++panel) one(panel, r, count);
         }
       }
     };
-    in_tiles(self, panels, tile, work);
+    in_tiles(self, panels, least, work);
   }
 }
 
@@ -141,26 +140,31 @@ void Player::swiglu_linear(const Op& op, ThreadState& self) {
   quantize(op, self);
   const Linear &gate = program_.weights().linear(op.weights[0]), &up = program_.weights().linear(op.weights[1]);
   const int64_t rows = rows_of(op.x);
-  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 fit both.
-  const int64_t steps = (gate.out_features + 63) / 64;
-  const auto half = [&](const Linear& w, int64_t step, int64_t r, int count, float* out) {
-    const int64_t per_step = 64 / w.info->panel_outputs, panels = num_panels(*w.info, w.out_features);
-    for (int64_t i = 0; i < per_step && step * per_step + i < panels; ++i) {
-      PanelArgs a = panel_args(w, op.x, step * per_step + i, r, count, self);
-      a.out = out + i * w.info->panel_outputs;
-      a.out_stride = 64;
+  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 outputs fit both. Each
+  // thread does a run of gate panels, then the same run of up panels, so that weights stream.
+  const int64_t steps = (gate.out_features + kSwigluStep - 1) / kSwigluStep;
+  const auto half = [&](const Linear& w, int64_t output, int64_t outputs, int64_t r, int count, float* out) {
+    const int64_t per_panel = w.info->panel_outputs;
+    for (int64_t o = output; o < output + outputs; o += per_panel) {
+      PanelArgs a = panel_args(w, op.x, o / per_panel, r, count, self);
+      a.out = out + (o - output);
+      a.out_stride = kSwigluStride;
       kernels_.linear[w.info->index](a);
     }
   };
-  in_tiles(self, steps, 1, [&](int64_t first, int64_t last) {
-    for (int64_t step = first; step < last; ++step) {
-      const int64_t output = step * 64, n = std::min<int64_t>(64, gate.out_features - output);
+  const int64_t least = least_panels(kSwigluStep / gate.info->panel_outputs * panel_bytes(*gate.info, gate.in_features));
+  in_tiles(self, steps, least, [&](int64_t first, int64_t last) {
+    const int64_t run = rows > kRowBlock ? 1 : kSwigluSteps;  // row blocks reuse what is in cache
+    for (; first < last; first += run) {
+      const int64_t output = first * kSwigluStep;
+      const int64_t n = std::min({run * kSwigluStep, last * kSwigluStep - output, gate.out_features - output});
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
-        half(gate, step, r, count, self.gate.data());
-        half(up, step, r, count, self.up.data());
+        half(gate, output, n, r, count, self.gate.data());
+        half(up, output, n, r, count, self.up.data());
         for (int i = 0; i < count; ++i)
-          kernels_.swiglu(self.gate.data() + 64 * i, self.up.data() + 64 * i, n, row(op.outs[0], r + i) + output);
+          kernels_.swiglu(self.gate.data() + kSwigluStride * i, self.up.data() + kSwigluStride * i, n,
+                          row(op.outs[0], r + i) + output);
       }
     }
   });
@@ -197,7 +201,7 @@ SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile&
   a.rows = tile.rows;
   a.group = op.groups;
   a.first_position = tile.first_position;
-  a.scale = 1.0f / std::sqrt(static_cast<float>(op.head_dim));
+  a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(op.head_dim)));
   a.scores = self.scores.data();
   a.partial = self.partial.data();
   a.partial_stride = static_cast<size_t>(kLanes + a.kv.value_stride);

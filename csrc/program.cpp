@@ -61,6 +61,8 @@ void Program::linear(std::vector<int> outs, int x, std::vector<int> weights, std
   for (size_t i = 0; i < outs.size(); ++i) {
     const Buffer& o = checked(outs[i], "out");
     const Linear& w = weights_.linear(weights[i]);
+    for (size_t j = 0; j < i; ++j) require(outs[j] != outs[i], "linear: two weights write one buffer");
+    require(biases[i] >= -1 && residual >= -1, "linear: -1 means no bias or residual");
     require(o.space == in.space && o.width == w.out_features && in.width == w.in_features && outs[i] != x,
             "linear: shapes of x, '" + w.name + "' and out don't fit");
     if (biases[i] >= 0)
@@ -119,6 +121,9 @@ void Program::attention(int out, int q, int k, int v, int layer) {
   require(kb.width == kv_width && vb.width == kv_width, "attention: k and v need the KV cache's width");
   require(qb.width % kv_width == 0 && qb.width / kv_width <= 64 && o.width == qb.width,
           "attention: q and out need a multiple of the KV heads (at most 64 times)");
+  for (const Op& other : ops_)
+    require(other.kind != OpKind::kAttention || other.groups == qb.width / kv_width,
+            "attention: one number of query heads per KV head in a program");
   Op& op = add(OpKind::kAttention);
   op.outs = {out};
   op.x = q;

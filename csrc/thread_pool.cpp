@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <stdexcept>
+
 #include "fp_env.h"
 
 namespace draftproof {
@@ -25,6 +27,11 @@ void await_change(std::atomic<uint32_t>& value, uint32_t old) {
 }
 
 }  // namespace
+
+int checked_threads(int threads) {
+  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be 1 .. 1024");
+  return threads;
+}
 
 ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
   for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });

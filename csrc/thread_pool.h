@@ -10,6 +10,9 @@
 
 namespace draftproof {
 
+// threads, if it is 1 .. 1024; throws std::invalid_argument otherwise.
+int checked_threads(int threads);
+
 class ThreadPool {
  public:
   // `threads` >= 1, the calling thread included.

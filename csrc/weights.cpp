@@ -25,7 +25,7 @@ const TypeInfo& checked_type(int32_t ggml_type, int64_t out_features, int64_t in
 
 }  // namespace
 
-Weights::Weights(size_t arena_bytes, int threads) : arena_(arena_bytes), pool_(threads) {}
+Weights::Weights(size_t arena_bytes, int threads) : arena_(arena_bytes), pool_(checked_threads(threads)) {}
 
 size_t Weights::packed_size(int32_t ggml_type, int64_t out_features, int64_t in_features) {
   const TypeInfo& t = checked_type(ggml_type, out_features, in_features);

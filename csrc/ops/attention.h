@@ -1,8 +1,9 @@
 // Attention of a tile of rows over one span of 512 positions, and how spans are put together.
 //
-// Scores: lanes are positions, head_dim ascending, one fma chain each, then times the scale. Values:
-// lanes are head_dim, positions ascending, one fma chain each. Rows and heads of a tile share the
-// loads of K and V, never their sums. Positions behind a row's own are never read into its sums.
+// Scores: lanes are positions, head_dim ascending, one fma chain each, then times the scale.
+// Values: lanes are head_dim, positions ascending, one fma chain each. Rows and heads of a tile
+// share the loads of K and V, never their sums. Positions behind a row's own are never read into
+// its sums.
 #pragma once
 
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "kernels.h"
 #include "ops/exp.h"
 #include "ops/linear.h"
+#include "simd/half.h"
 
 namespace draftproof {
 namespace {
@@ -30,8 +32,7 @@ const Word* key_block(const SpanArgs& a, int64_t position) {
 // V line of a position: [value_stride].
 template <class Word>
 const Word* value_line(const SpanArgs& a, int64_t position) {
-  return head_of_page<Word>(a, position) +
-         static_cast<int64_t>(kPagePositions) * a.kv.head_dim +
+  return head_of_page<Word>(a, position) + static_cast<int64_t>(kPagePositions) * a.kv.head_dim +
          (position % kPagePositions) * static_cast<int64_t>(a.kv.value_stride);
 }
 
@@ -48,21 +49,20 @@ void score_tile(const SpanArgs& a, int pair, int block) {
   const float* q[P];
   for (int p = 0; p < P; ++p) q[p] = query(a, pair + p);
   typename S::F acc[P][N];
-  for (int p = 0; p < P; ++p)
-    for (int n = 0; n < N; ++n) acc[p][n] = S::zero();
+  unroll<P * N>([&](auto i) DP_INLINED { acc[i / N][i % N] = S::zero(); });
   for (int d = 0; d < a.kv.head_dim; ++d) {
     typename S::F line[N];
-    for (int n = 0; n < N; ++n) line[n] = widen<S>(k[n] + kLanes * d);
-    for (int p = 0; p < P; ++p) {
+    unroll<N>([&](auto n) DP_INLINED { line[n] = widen<S>(k[n] + kLanes * d); });
+    unroll<P>([&](auto p) DP_INLINED {
       const auto qd = S::set1(q[p][d]);
-      for (int n = 0; n < N; ++n) acc[p][n] = S::fma(qd, line[n], acc[p][n]);
-    }
+      unroll<N>([&](auto n) DP_INLINED { acc[p][n] = S::fma(qd, line[n], acc[p][n]); });
+    });
   }
   const auto scale = S::set1(a.scale);
-  for (int p = 0; p < P; ++p)
-    for (int n = 0; n < N; ++n)
-      S::store(a.scores + static_cast<size_t>(pair + p) * kSpan + kLanes * (block + n),
-               S::mul(acc[p][n], scale));
+  unroll<P * N>([&](auto i) DP_INLINED {
+    float* out = a.scores + static_cast<size_t>(pair + i / N) * kSpan + kLanes * (block + i % N);
+    S::store(out, S::mul(acc[i / N][i % N], scale));
+  });
 }
 
 template <class S, class Word, int P, int N>
@@ -105,35 +105,38 @@ void value_tile(const SpanArgs& a, int pair, int dim, int first, int last) {
   typename S::F acc[P][kVectors];
   float* o[P];
   const float* e[P];
-  for (int p = 0; p < P; ++p) {
+  unroll<P>([&](auto p) DP_INLINED {
     o[p] = a.partial + static_cast<size_t>(pair + p) * a.partial_stride + kLanes + dim;
     e[p] = a.scores + static_cast<size_t>(pair + p) * kSpan;
-    for (int v = 0; v < kVectors; ++v) acc[p][v] = S::load(o[p] + kLanes * v);
-  }
+    unroll<kVectors>([&](auto v) DP_INLINED { acc[p][v] = S::load(o[p] + kLanes * v); });
+  });
   const int64_t base = a.span * kSpan;
   for (int i = first; i < last;) {
     const Word* line = value_line<Word>(a, base + i) + dim;
     const int stop = i / kPagePositions * kPagePositions + kPagePositions;
     for (const int end = stop < last ? stop : last; i < end; ++i, line += a.kv.value_stride) {
       typename S::F wide[kVectors];
-      for (int v = 0; v < kVectors; ++v) wide[v] = widen<S>(line + kLanes * v);
-      for (int p = 0; p < P; ++p) {
+      unroll<kVectors>([&](auto v) DP_INLINED { wide[v] = widen<S>(line + kLanes * v); });
+      unroll<P>([&](auto p) DP_INLINED {
         const auto ep = S::set1(e[p][i]);
-        for (int v = 0; v < kVectors; ++v) acc[p][v] = S::fma(ep, wide[v], acc[p][v]);
-      }
+        unroll<kVectors>([&](auto v) DP_INLINED { acc[p][v] = S::fma(ep, wide[v], acc[p][v]); });
+      });
     }
   }
-  for (int p = 0; p < P; ++p)
-    for (int v = 0; v < kVectors; ++v) S::store(o[p] + kLanes * v, acc[p][v]);
+  unroll<P * kVectors>([&](auto i) DP_INLINED {
+    S::store(o[i / kVectors] + kLanes * (i % kVectors), acc[i / kVectors][i % kVectors]);
+  });
 }
 
 template <class S, class Word, int P>
 void value_pairs(const SpanArgs& a, int pair, int first, int last) {
   int dim = 0;
-  constexpr int kVectors = S::kAccumulators / P < 4 ? (S::kAccumulators / P < 1 ? 1 : S::kAccumulators / P) : 4;
+  constexpr int kVectors =
+      S::kAccumulators / P < 4 ? (S::kAccumulators / P < 1 ? 1 : S::kAccumulators / P) : 4;
   for (; dim + kLanes * kVectors <= a.kv.value_stride; dim += kLanes * kVectors)
     value_tile<S, Word, P, kVectors>(a, pair, dim, first, last);
-  for (; dim < a.kv.value_stride; dim += kLanes) value_tile<S, Word, P, 1>(a, pair, dim, first, last);
+  for (; dim < a.kv.value_stride; dim += kLanes)
+    value_tile<S, Word, P, 1>(a, pair, dim, first, last);
 }
 
 template <class S, class Word>
@@ -170,9 +173,12 @@ void attend_span_as(const SpanArgs& a) {
 template <class S>
 void attend_span(const SpanArgs& a) {
   switch (a.kv.type) {
-    case KvType::kF32: return attend_span_as<S, float>(a);
-    case KvType::kF16: return attend_span_as<S, Half>(a);
-    case KvType::kBF16: return attend_span_as<S, Bfloat>(a);
+    case KvType::kF32:
+      return attend_span_as<S, float>(a);
+    case KvType::kF16:
+      return attend_span_as<S, Half>(a);
+    case KvType::kBF16:
+      return attend_span_as<S, Bfloat>(a);
   }
 }
 
@@ -213,39 +219,67 @@ bool finish_attention(const float* state, int head_dim, float* out) {
   return l < std::numeric_limits<float>::infinity();  // false for NaN too
 }
 
-inline uint16_t store_half(float x) {
-  const float limit = 65504.0f;
-  return float_to_half(x > limit ? limit : x < -limit ? -limit : x);
+// Sixteen values narrowed to the KV type, rounded once to nearest even; float16 is clamped to
+// +-65504.
+template <class S>
+DP_INLINE void narrow(float* out, typename S::F x) {
+  S::store(out, x);
+}
+template <class S>
+DP_INLINE void narrow(Half* out, typename S::F x) {
+  const auto limit = S::set1(65504.0f);
+  S::store_f16(&out->bits, S::max(S::neg(limit), S::min(limit, x)));
+}
+template <class S>
+DP_INLINE void narrow(Bfloat* out, typename S::F x) {
+  float values[kLanes];
+  S::store(values, x);
+  for (int i = 0; i < kLanes; ++i) out[i].bits = float_to_bfloat(values[i]);
 }
 
-template <class Word, class Narrow>
+template <class S, class Word>
 void store_kv_as(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
-                 const float* v, Narrow narrow) {
+                 const float* v) {
   const auto page = static_cast<size_t>(block_table[position / kPagePositions]);
   auto* head = reinterpret_cast<Word*>(kv.pages + page * kv.page_bytes + kv.head_offset);
   const int64_t in_page = position % kPagePositions;
   Word* keys = head + in_page / kLanes * kv.head_dim * kLanes + in_page % kLanes;
-  Word* line = head + static_cast<int64_t>(kPagePositions) * kv.head_dim + in_page * kv.value_stride;
-  for (int d = 0; d < kv.head_dim; ++d) {
-    keys[d * kLanes] = narrow(k[d]);
-    line[d] = narrow(v[d]);
+  Word* line =
+      head + static_cast<int64_t>(kPagePositions) * kv.head_dim + in_page * kv.value_stride;
+  for (int d = 0; d < kv.head_dim; d += kLanes) {
+    const int n = kv.head_dim - d < kLanes ? kv.head_dim - d : kLanes;
+    Word column[kLanes];
+    narrow<S>(column, S::load_n(k + d, n));
+    for (int i = 0; i < n; ++i) keys[(d + i) * kLanes] = column[i];
+    narrow<S>(line + d, S::load_n(v + d, n));  // value_stride leaves room: the padding is zero
   }
-  for (int d = kv.head_dim; d < kv.value_stride; ++d) line[d] = 0;
+}
+
+template <class S>
+bool all_finite(const float* x, int n) {
+  const auto mask = S::iset1(0x7fffffff);
+  auto best = S::izero();
+  for (int i = 0; i < n; i += kLanes)
+    best =
+        S::imax(best, S::iand(S::as_int(S::load_n(x + i, n - i < kLanes ? n - i : kLanes)), mask));
+  return S::ifold_max(best) < 0x7f800000;
 }
 
 template <class S>
 bool store_kv(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
               const float* v) {
-  bool finite = true;
-  for (int d = 0; d < kv.head_dim; ++d) finite = finite && std::isfinite(k[d]) && std::isfinite(v[d]);
   switch (kv.type) {
     case KvType::kF32:
-      store_kv_as<float>(kv, block_table, position, k, v, [](float x) { return x; });
+      store_kv_as<S, float>(kv, block_table, position, k, v);
       break;
-    case KvType::kF16: store_kv_as<uint16_t>(kv, block_table, position, k, v, store_half); break;
-    case KvType::kBF16: store_kv_as<uint16_t>(kv, block_table, position, k, v, float_to_bfloat); break;
+    case KvType::kF16:
+      store_kv_as<S, Half>(kv, block_table, position, k, v);
+      break;
+    case KvType::kBF16:
+      store_kv_as<S, Bfloat>(kv, block_table, position, k, v);
+      break;
   }
-  return finite;
+  return all_finite<S>(k, kv.head_dim) && all_finite<S>(v, kv.head_dim);
 }
 
 }  // namespace

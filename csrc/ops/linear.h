@@ -1,5 +1,5 @@
-// Linear layers: one panel times any number of rows, in tiles of rows that share each unpacked weight.
-// A tile's size changes how often a weight is unpacked, never the operations of a row.
+// Linear layers: one panel times any number of rows, in tiles of rows that share each unpacked
+// weight. A tile's size changes how often a weight is unpacked, never the operations of a row.
 #pragma once
 
 #include "kernels.h"
@@ -21,8 +21,8 @@ DP_INLINE void write_outputs(const PanelArgs& a, int row, int first, typename S:
   S::store_n(a.out + static_cast<size_t>(row) * a.out_stride + first, acc, n);
 }
 
-// Weights stream through once, at a pace that the processor's own prefetcher loses when many rows are
-// multiplied: ask for them this many bytes ahead.
+// Weights stream through once, at a pace that the processor's own prefetcher loses when many rows
+// are multiplied: ask for them this many bytes ahead.
 constexpr size_t kPrefetchDistance = 8192;
 
 template <class S, class Panel>
@@ -36,15 +36,17 @@ void quantized_tile(const PanelArgs& a, int row) {
   const auto* panel = reinterpret_cast<const Panel*>(a.panel);
   const uint8_t* act = a.act + static_cast<size_t>(row) * a.act_stride;
   typename S::F acc[M];
-  for (int m = 0; m < M; ++m) acc[m] = S::zero();
+  unroll<M>([&](auto m) DP_INLINED { acc[m] = S::zero(); });
   for (int64_t b = 0; b < a.blocks; ++b) {
     if (row == 0) prefetch_ahead<S>(panel[b]);  // later tiles find the panel in cache
     const ActRows<Block> x{act + static_cast<size_t>(b) * sizeof(Block), a.act_stride};
     // A shim may bring a product of its own for a type and a tile size.
-    if constexpr (requires { S::add_block(panel[b], x, acc); }) S::add_block(panel[b], x, acc);
-    else add_block<S>(panel[b], x, acc);
+    if constexpr (requires { S::add_block(panel[b], x, acc); })
+      S::add_block(panel[b], x, acc);
+    else
+      add_block<S>(panel[b], x, acc);
   }
-  for (int m = 0; m < M; ++m) write_outputs<S>(a, row + m, 0, acc[m]);
+  unroll<M>([&](auto m) DP_INLINED { write_outputs<S>(a, row + m, 0, acc[m]); });
 }
 
 template <class S, class Panel, class Block>
@@ -68,13 +70,23 @@ void quantized_panel(const PanelArgs& a) {
 }
 
 template <class S>
-DP_INLINE typename S::F widen(const float* p) { return S::load(p); }
-struct Half { uint16_t bits; };
-struct Bfloat { uint16_t bits; };
+DP_INLINE typename S::F widen(const float* p) {
+  return S::load(p);
+}
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat {
+  uint16_t bits;
+};
 template <class S>
-DP_INLINE typename S::F widen(const Half* p) { return S::load_f16(&p->bits); }
+DP_INLINE typename S::F widen(const Half* p) {
+  return S::load_f16(&p->bits);
+}
 template <class S>
-DP_INLINE typename S::F widen(const Bfloat* p) { return S::load_bf16(&p->bits); }
+DP_INLINE typename S::F widen(const Bfloat* p) {
+  return S::load_bf16(&p->bits);
+}
 
 // M rows, kVectors of the panel's four vectors: one fma chain per output, inputs ascending.
 template <class S, class Word, int M, int kVectors>
@@ -83,18 +95,19 @@ void float_tile(const PanelArgs& a, int row, int vector) {
   const auto* x = reinterpret_cast<const float*>(a.act + static_cast<size_t>(row) * a.act_stride);
   const size_t stride = a.act_stride / sizeof(float);
   typename S::F acc[M][kVectors];
-  for (int m = 0; m < M; ++m)
-    for (int v = 0; v < kVectors; ++v) acc[m][v] = S::zero();
+  unroll<M * kVectors>([&](auto i) DP_INLINED { acc[i / kVectors][i % kVectors] = S::zero(); });
   for (int64_t k = 0; k < a.blocks; ++k, w += 64) {
     typename S::F wide[kVectors];
-    for (int v = 0; v < kVectors; ++v) wide[v] = widen<S>(w + kLanes * v);
-    for (int m = 0; m < M; ++m) {
+    unroll<kVectors>([&](auto v) DP_INLINED { wide[v] = widen<S>(w + kLanes * v); });
+    unroll<M>([&](auto m) DP_INLINED {
       const auto xk = S::set1(x[static_cast<size_t>(m) * stride + static_cast<size_t>(k)]);
-      for (int v = 0; v < kVectors; ++v) acc[m][v] = S::fma(xk, wide[v], acc[m][v]);
-    }
+      unroll<kVectors>([&](auto v) DP_INLINED { acc[m][v] = S::fma(xk, wide[v], acc[m][v]); });
+    });
   }
-  for (int m = 0; m < M; ++m)
-    for (int v = 0; v < kVectors; ++v) write_outputs<S>(a, row + m, kLanes * (vector + v), acc[m][v]);
+  unroll<M * kVectors>([&](auto i) DP_INLINED {
+    write_outputs<S>(a, row + i / kVectors, kLanes * (vector + i % kVectors),
+                     acc[i / kVectors][i % kVectors]);
+  });
 }
 
 template <class S, class Word>

@@ -127,3 +127,73 @@ class Player:
         top_p 1 = off; min_p 0 = off."""
     def counters(self) -> dict[str, int]:
         """Calls per kernel since the start, e.g. {"linear.q4_k.m8": 12, "attention": 3}."""
+
+class SuffixMatch:
+    """The longest earlier occurrence of the end of a timeline."""
+
+    @property
+    def length(self) -> int:
+        """Tokens shared, 0 = no match."""
+    @property
+    def source(self) -> int:
+        """Absolute position of the token behind the newest occurrence."""
+    @property
+    def count(self) -> int:
+        """Occurrences of that length."""
+
+class SuffixDraft:
+    """One continuation of the longest match. length, source, count: as in SuffixMatch."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def support(self) -> int:
+        """Votes for the first token (the most recent continuation: 1)."""
+    @property
+    def voters(self) -> int:
+        """Occurrences that were asked (the most recent continuation: 1)."""
+
+class SuffixIndex:
+    """Finds the longest earlier occurrence of the end of a timeline; no limit on its length. The
+    definitions and the bounds of work are in suffix_index.h. Worst case O(log n) places written per
+    appended token (at most 64), O(log^2 n) read per question. One thread at a time."""
+
+    bytes_per_token: int
+    chunk_tokens: int
+    max_tokens: int
+    def __init__(self) -> None: ...
+    def append(self, tokens: Sequence[int]) -> None:
+        """ValueError: a token below 0; nothing is appended then."""
+    def append_break(self) -> None:
+        """A place that no match and no copy crosses."""
+    def truncate(self, end: int) -> None:
+        """As if everything from position `end` on had never been appended. IndexError: not within
+        begin..end."""
+    def drop_first_run(self) -> None:
+        """Forgets the oldest tokens up to and including the first break."""
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def max_append_updates(self) -> int:
+        """Places written by the costliest append of one token so far."""
+    @property
+    def max_query_reads(self) -> int:
+        """Places read by the costliest question so far."""
+    def longest_match(self, of: SuffixIndex | None = None) -> SuffixMatch:
+        """The end of `of` (None: this index) looked up here. ValueError: `of` is another index and
+        has breaks."""
+    def drafts(
+        self, k: int, of: SuffixIndex | None = None, max_candidates: int = 16
+    ) -> tuple[SuffixDraft, SuffixDraft]:
+        """At most k tokens behind the longest match: the most recent continuation, and the vote of
+        the newest `max_candidates` occurrences (1..64)."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from draftproof.errors import InvalidRequestError
 
 KV_TYPES = ("f16", "f32", "bf16")
-DRAFTERS = ("off", "window", "oracle")
+DRAFTERS = ("off", "auto", "suffix", "window", "oracle")
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
 DEFAULT_DRAFT_TOKENS = 4
@@ -131,7 +131,11 @@ class EngineConfig:
 class SpeculativeConfig:
     """How one request drafts and verifies.
 
-    k: draft tokens per step (num_speculative_tokens).
+    k: draft tokens per step (num_speculative_tokens); 0 drafts nothing; None: as many as pay, at
+    most k_max, chosen every step (in mode `replay`, which never pays, 4).
+    remember: the finished request may serve later ones of the same scope to draft from. scope: an
+    opaque name; requests of different scopes never see one another. reference: text or token ids
+    that the answer is likely to quote, to draft from; not part of the prompt.
     The rest belongs to the `oracle` drafter: recording = the completion's token ids of a plain run;
     acceptance = probability that a position is drafted right, drawn per output position from
     oracle_seed; wrong_at = output positions always drafted wrong; wrong_in_draft = places inside
@@ -139,18 +143,24 @@ class SpeculativeConfig:
     Raises InvalidRequestError that names the field.
     """
 
-    drafter: str = "off"
-    k: int = DEFAULT_DRAFT_TOKENS
+    drafter: str = "auto"
+    k: int | None = None
     verify: str = "exact"
     recording: tuple[int, ...] | None = None
     acceptance: float = 1.0
     wrong_at: tuple[int, ...] = ()
     wrong_in_draft: tuple[int, ...] = ()
     oracle_seed: int = 0
+    k_max: int = MAX_DRAFT_TOKENS
+    remember: bool = True
+    scope: str = ""
+    reference: str | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_choice("drafter", self.drafter, DRAFTERS)
-        check_int("k", self.k, 1, MAX_DRAFT_TOKENS)
+        if self.k is not None:
+            check_int("k", self.k, 0, MAX_DRAFT_TOKENS)
+        check_int("k_max", self.k_max, 0, MAX_DRAFT_TOKENS)
         check_choice("verify", self.verify, VERIFY_MODES)
         check_real("acceptance", self.acceptance, 0.0, 1.0)
         check_int("oracle_seed", self.oracle_seed, 0, 2**64 - 1)
@@ -160,3 +170,28 @@ class SpeculativeConfig:
             )
         if self.drafter != "oracle" and self.recording is not None:
             raise InvalidRequestError(f"recording is for drafter oracle, not for {self.drafter}")
+        if not isinstance(self.remember, bool):
+            raise InvalidRequestError(f"remember must be true or false, got {self.remember!r}")
+        if not isinstance(self.scope, str):
+            raise InvalidRequestError(f"scope must be a string, got {self.scope!r}")
+        reference = self.reference
+        if reference is not None and not isinstance(reference, str):
+            if not isinstance(reference, (tuple, list)):
+                raise InvalidRequestError("reference must be text or a list of token ids")
+            for token in reference:
+                check_int("reference", token, 0, 2**31 - 1)
+            object.__setattr__(self, "reference", tuple(reference))
+
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the draft length is chosen step by step."""
+        return self.k is None and self.drafter != "off" and self.verify == "exact"
+
+    @property
+    def largest_draft(self) -> int:
+        """Draft tokens of one step at most."""
+        if self.drafter == "off":
+            return 0
+        if self.k is not None:
+            return self.k
+        return self.k_max if self.is_controlled else min(DEFAULT_DRAFT_TOKENS, self.k_max)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from draftproof.cli.bench import bench_app
 from draftproof.cli.terminal import guarded
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(bench_app, name="bench")
 
 
 class KvType(str, Enum):
@@ -174,6 +176,28 @@ def demo(
             model=model, threads=threads, k=spec_k, max_tokens=max_tokens, as_json=as_json
         )
         code = run_demo(options)
+    raise typer.Exit(code)
+
+
+@app.command()
+def profile(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
+    ] = None,
+    threads: Threads = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg|png", help="Draw it too; needs the extra `plot`."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """When speculation pays on this machine with this model: V(m) and the break-even acceptance."""
+    with guarded():
+        from draftproof.cli.profile import ProfileOptions, run_profile
+
+        options = ProfileOptions(model=model, threads=threads, plot=plot, as_json=as_json)
+        code = run_profile(options)
     raise typer.Exit(code)
 
 

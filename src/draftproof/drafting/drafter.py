@@ -33,7 +33,24 @@ class Drafter(Protocol):
         """At most k tokens that may follow `history` (prompt + committed output; only grows)."""
 
     def observe(self, draft: Draft, accepted: int) -> None:
-        """The first `accepted` tokens of `draft` were accepted."""
+        """`draft`, or its beginning, was verified; its first `accepted` tokens were accepted."""
+
+    def finish(self, history: Sequence[int]) -> None:
+        """Called once, after the last step of a request that wasn't cancelled."""
+
+
+def cut(draft: Draft, room: int, vocab_size: int) -> Draft:
+    """The part of a draft that fits and has token ids below vocab_size only: a drafter is never
+    trusted with the bounds of an array."""
+    tokens = draft.tokens[:room]
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        good = [0 <= token < vocab_size for token in tokens]
+        tokens = tokens[: good.index(False)]
+    if not tokens:
+        return NO_DRAFT
+    if len(tokens) == len(draft.tokens):
+        return draft
+    return Draft(tokens, draft.source, draft.match_length)
 
 
 class NoDrafter:
@@ -46,4 +63,7 @@ class NoDrafter:
         return NO_DRAFT
 
     def observe(self, draft: Draft, accepted: int) -> None:
+        pass
+
+    def finish(self, history: Sequence[int]) -> None:
         pass
