@@ -1,10 +1,11 @@
-"""Plain decode speed here against llama.cpp's llama-bench, in turns in one run.
+"""Plain decode speed here against llama.cpp's llama-bench, in turns, every run in a process of its own.
 
-    python benchmarks/decode.py --model FILE [--llama-bench EXECUTABLE] [--tokens 64] [--rounds 5]
+    python benchmarks/decode.py --model FILE [--llama-bench EXECUTABLE] [--tokens 64] [--rounds 7]
 
-Each round decodes `tokens` tokens from a short prompt here, then lets llama-bench do the same (`-p 0
--n tokens`) in a process of its own. Prints tokens/s of every round and the medians' ratio; the last line
-is JSON. Without --llama-bench only this side is measured.
+Each round loads the model and decodes `tokens` tokens here, then llama-bench does the same (`-p 0 -n
+tokens`). A fresh process each time, because where its memory lands decides how fast the machine reads
+it. Prints tokens/s of every round and the medians' ratio; the last line is JSON. Without --llama-bench
+only this side is measured.
 """
 
 from __future__ import annotations
@@ -14,62 +15,70 @@ import json
 import statistics
 import subprocess
 import sys
-import time
+from typing import Any
 
-from draftproof import LLM, SamplingParams
+from draftproof import LLM, SamplingParams, SpeculativeConfig
 
 PROMPT = "Once upon a time"
 
 
-def ours(llm: LLM, tokens: int) -> float:
-    completion = llm.generate(PROMPT, SamplingParams(max_tokens=tokens, ignore_eos=True))
-    return completion.timings.predicted_per_second
+def ours(args: argparse.Namespace) -> dict[str, Any]:
+    """One run in this process: a warm-up, then the tokens that count."""
+    plain = SpeculativeConfig(drafter="off")
+    with LLM(args.model, threads=args.threads, ctx=1024, isa=args.isa) as llm:
+        llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True), plain)
+        sampling = SamplingParams(max_tokens=args.tokens, ignore_eos=True)
+        completion = llm.generate(PROMPT, sampling, plain)
+    engine = completion.engine
+    return {
+        "tokens_per_second": completion.timings.predicted_per_second,
+        "isa": engine.isa,
+        "weights_bytes": engine.weights_bytes,
+        "peak_rss_bytes": engine.peak_rss_bytes,
+    }
 
 
-def theirs(executable: str, model: str, threads: int, tokens: int) -> float:
-    command = [executable, "-m", model, "-t", str(threads), "-p", "0", "-n", str(tokens)]
-    run = subprocess.run(
-        [*command, "-r", "1", "-o", "json"], check=True, capture_output=True, text=True
-    )
-    return float(json.loads(run.stdout)[0]["avg_ts"])
+def run(command: list[str]) -> Any:
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--llama-bench")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--isa", default="")
+    parser.add_argument("--one", action="store_true", help="one run here, its JSON on stdout")
     args = parser.parse_args()
-    with LLM(args.model, threads=args.threads, ctx=1024, isa=args.isa) as llm:
-        ours(llm, 8)  # warm-up
-        here: list[float] = []
-        there: list[float] = []
-        for i in range(args.rounds):
-            here.append(ours(llm, args.tokens))
-            line = f"round {i + 1}: here {here[-1]:.2f} tok/s"
-            if args.llama_bench:
-                time.sleep(0.2)
-                there.append(theirs(args.llama_bench, args.model, args.threads, args.tokens))
-                line += f", llama.cpp {there[-1]:.2f} tok/s, ratio {here[-1] / there[-1]:.2f}"
-            print(line, file=sys.stderr)
-        completion = llm.generate(PROMPT, SamplingParams(max_tokens=1))
-        result = {
-            "model": args.model,
-            "isa": completion.engine.isa,
-            "threads": args.threads,
-            "tokens": args.tokens,
-            "tokens_per_second": statistics.median(here),
-            "llama_cpp_tokens_per_second": statistics.median(there) if there else None,
-            "ratio": statistics.median(here) / statistics.median(there) if there else None,
-            "weights_bytes": completion.engine.weights_bytes,
-            "weights_gb_per_second": statistics.median(here)
-            * completion.engine.weights_bytes
-            / 1e9,
-            "peak_rss_bytes": completion.engine.peak_rss_bytes,
-        }
+    if args.one:
+        print(json.dumps(ours(args)))
+        return
+    here: list[float] = []
+    there: list[float] = []
+    one: dict[str, Any] = {}
+    for i in range(args.rounds):
+        one = run([sys.executable, __file__, "--one", *sys.argv[1:]])
+        here.append(one["tokens_per_second"])
+        line = f"round {i + 1}: here {here[-1]:.2f} tok/s"
+        if args.llama_bench:
+            command = [args.llama_bench, "-m", args.model, "-t", str(args.threads)]
+            bench = run([*command, "-p", "0", "-n", str(args.tokens), "-r", "1", "-o", "json"])
+            there.append(float(bench[0]["avg_ts"]))
+            line += f", llama.cpp {there[-1]:.2f} tok/s, ratio {here[-1] / there[-1]:.2f}"
+        print(line, file=sys.stderr)
+    result = {
+        "model": args.model,
+        "isa": one["isa"],
+        "threads": args.threads,
+        "tokens": args.tokens,
+        "tokens_per_second": statistics.median(here),
+        "llama_cpp_tokens_per_second": statistics.median(there) if there else None,
+        "ratio": statistics.median(here) / statistics.median(there) if there else None,
+        "weights_bytes": one["weights_bytes"],
+        "peak_rss_bytes": one["peak_rss_bytes"],
+    }
     print(json.dumps(result))
 
 

@@ -1,5 +1,5 @@
-// A block of zeroed memory straight from the system: huge pages where it gives them, touched only where
-// it is used, returned as a whole.
+// A block of zeroed memory straight from the system: huge pages where it gives them, touched only
+// where it is used, returned as a whole.
 #pragma once
 
 #include <cstddef>

@@ -60,8 +60,8 @@ class BytesView {
   Py_buffer view_;
 };
 
-int add_linear(Weights& self, const std::string& name, int ggml_type, nb::handle data, int64_t out_features,
-               int64_t in_features) {
+int add_linear(Weights& self, const std::string& name, int ggml_type, nb::handle data,
+               int64_t out_features, int64_t in_features) {
   const BytesView bytes(data);
   nb::gil_scoped_release release;
   return self.add_linear(name, ggml_type, bytes.data(), bytes.size(), out_features, in_features);
@@ -74,13 +74,18 @@ std::string digest(const KvCache& self, Array1<int32_t> pages, int64_t length) {
     bits = self.read(pages.data(), pages.shape(0), length);
   }
   const nb::bytes data(bits.data(), bits.size());
-  return nb::cast<std::string>(nb::module_::import_("hashlib").attr("sha256")(data).attr("hexdigest")());
+  return nb::cast<std::string>(
+      nb::module_::import_("hashlib").attr("sha256")(data).attr("hexdigest")());
 }
 
-nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_t> tokens, Array2<int32_t> positions,
-                                                     Array2<int32_t> segments, Array1<int32_t> block_tables,
-                                                     Array1<int32_t> logit_rows, nb::object vectors, int64_t embedding_width) {
-  require(positions.shape(0) == tokens.shape(0) && positions.shape(1) == 3, "positions must be [rows, 3]");
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_t> tokens,
+                                                     Array2<int32_t> positions,
+                                                     Array2<int32_t> segments,
+                                                     Array1<int32_t> block_tables,
+                                                     Array1<int32_t> logit_rows, nb::object vectors,
+                                                     int64_t embedding_width) {
+  require(positions.shape(0) == tokens.shape(0) && positions.shape(1) == 3,
+          "positions must be [rows, 3]");
   require(segments.shape(1) == 3, "segments must be [n, 3]");
   Batch b{};
   b.tokens = tokens.data();
@@ -94,8 +99,10 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_
   b.num_logit_rows = logit_rows.shape(0);
   Array2<float> v;
   if (!vectors.is_none()) {
-    require(nb::try_cast(vectors, v, false), "vectors must be a C-contiguous float32 array [n, width]");
-    require(static_cast<int64_t>(v.shape(1)) == embedding_width, "vectors must be [n, width of the embedding]");
+    require(nb::try_cast(vectors, v, false),
+            "vectors must be a C-contiguous float32 array [n, width]");
+    require(static_cast<int64_t>(v.shape(1)) == embedding_width,
+            "vectors must be [n, width of the embedding]");
     b.vectors = v.data();
     b.num_vectors = v.shape(0);
   }
@@ -107,8 +114,9 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_
   return to_numpy(std::move(flags));
 }
 
-std::vector<SamplingParams> sampling_params(Array1<float> temperature, Array1<int32_t> top_k, Array1<float> top_p,
-                                            Array1<float> min_p, Array1<uint64_t> seed, Array1<uint32_t> output_index,
+std::vector<SamplingParams> sampling_params(Array1<float> temperature, Array1<int32_t> top_k,
+                                            Array1<float> top_p, Array1<float> min_p,
+                                            Array1<uint64_t> seed, Array1<uint32_t> output_index,
                                             Array1<uint32_t> choice_index) {
   const size_t n = temperature.shape(0);
   require(top_k.shape(0) == n && top_p.shape(0) == n && min_p.shape(0) == n && seed.shape(0) == n &&
@@ -116,7 +124,8 @@ std::vector<SamplingParams> sampling_params(Array1<float> temperature, Array1<in
           "sample: all arrays need one entry per marked row");
   std::vector<SamplingParams> out(n);
   for (size_t i = 0; i < n; ++i)
-    out[i] = {temperature(i), top_k(i), top_p(i), min_p(i), seed(i), output_index(i), choice_index(i)};
+    out[i] = {temperature(i), top_k(i),        top_p(i),       min_p(i),
+              seed(i),        output_index(i), choice_index(i)};
   return out;
 }
 
@@ -142,21 +151,26 @@ NB_MODULE(_native, m) {
 
   nb::class_<Weights>(m, "Weights")
       .def(nb::init<size_t, int>(), "arena_bytes"_a, "threads"_a = 1)
-      .def("add_linear", &add_linear, "name"_a, "ggml_type"_a, "data"_a, "out_features"_a, "in_features"_a)
-      .def("add_vector",
-           [](Weights& self, const std::string& name, Array1<float> data) {
-             return self.add_vector(name, data.data(), static_cast<int64_t>(data.shape(0)));
-           },
-           "name"_a, "data"_a.noconvert())
+      .def("add_linear", &add_linear, "name"_a, "ggml_type"_a, "data"_a, "out_features"_a,
+           "in_features"_a)
+      .def(
+          "add_vector",
+          [](Weights& self, const std::string& name, Array1<float> data) {
+            return self.add_vector(name, data.data(), static_cast<int64_t>(data.shape(0)));
+          },
+          "name"_a, "data"_a.noconvert())
       .def_prop_ro("packed_bytes", &Weights::used)
-      .def_static("packed_size", &Weights::packed_size, "ggml_type"_a, "out_features"_a, "in_features"_a);
+      .def_static("packed_size", &Weights::packed_size, "ggml_type"_a, "out_features"_a,
+                  "in_features"_a);
 
   nb::class_<KvCache>(m, "KvCache")
-      .def("__init__",
-           [](KvCache* self, int layers, int kv_heads, int head_dim, const std::string& kv_type, int num_pages) {
-             new (self) KvCache(layers, kv_heads, head_dim, kv_type_named(kv_type), num_pages);
-           },
-           "layers"_a, "kv_heads"_a, "head_dim"_a, "kv_type"_a, "num_pages"_a)
+      .def(
+          "__init__",
+          [](KvCache* self, int layers, int kv_heads, int head_dim, const std::string& kv_type,
+             int num_pages) {
+            new (self) KvCache(layers, kv_heads, head_dim, kv_type_named(kv_type), num_pages);
+          },
+          "layers"_a, "kv_heads"_a, "head_dim"_a, "kv_type"_a, "num_pages"_a)
       .def_prop_ro_static("page_positions", [](nb::handle) { return kPagePositions; })
       .def_prop_ro("page_bytes", &KvCache::page_bytes)
       .def_prop_ro("num_pages", &KvCache::num_pages)
@@ -164,57 +178,71 @@ NB_MODULE(_native, m) {
       .def("copy_page", &KvCache::copy_page, "src"_a, "dst"_a);
 
   nb::class_<Program>(m, "Program")
-      .def(nb::init<const Weights&, const KvCache&>(), "weights"_a, "kv"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-      .def("buffer",
-           [](Program& self, const std::string& name, int64_t width, const std::string& space) {
-             require(space == "rows" || space == "logits", "space must be 'rows' or 'logits'");
-             return self.buffer(name, width, space == "rows" ? Space::kRows : Space::kLogits);
-           },
-           "name"_a, "width"_a, "space"_a = "rows")
+      .def(nb::init<const Weights&, const KvCache&>(), "weights"_a, "kv"_a, nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>())
+      .def(
+          "buffer",
+          [](Program& self, const std::string& name, int64_t width, const std::string& space) {
+            require(space == "rows" || space == "logits", "space must be 'rows' or 'logits'");
+            return self.buffer(name, width, space == "rows" ? Space::kRows : Space::kLogits);
+          },
+          "name"_a, "width"_a, "space"_a = "rows")
       .def("embed", &Program::embed, "out"_a, "table"_a)
       .def("rms_norm", &Program::rms_norm, "out"_a, "x"_a, "weight"_a, "eps"_a)
-      .def("linear", &Program::linear, "outs"_a, "x"_a, "weights"_a, "biases"_a = std::vector<int>{}, "residual"_a = -1)
+      .def("linear", &Program::linear, "outs"_a, "x"_a, "weights"_a,
+           "biases"_a = std::vector<int>{}, "residual"_a = -1)
       .def("swiglu_linear", &Program::swiglu_linear, "out"_a, "x"_a, "gate"_a, "up"_a)
-      .def("rope",
-           [](Program& self, std::vector<int> xs, int head_dim, Array1<uint64_t> turns, Array1<uint8_t> axes) {
-             self.rope(std::move(xs), head_dim, {turns.data(), turns.data() + turns.shape(0)},
-                       {axes.data(), axes.data() + axes.shape(0)});
-           },
-           "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert())
+      .def(
+          "rope",
+          [](Program& self, std::vector<int> xs, int head_dim, Array1<uint64_t> turns,
+             Array1<uint8_t> axes) {
+            self.rope(std::move(xs), head_dim, {turns.data(), turns.data() + turns.shape(0)},
+                      {axes.data(), axes.data() + axes.shape(0)});
+          },
+          "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert())
       .def("attention", &Program::attention, "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a)
       .def("select_logit_rows", &Program::select_logit_rows, "out"_a, "x"_a)
       .def("logits", &Program::logits, "x"_a);
 
   nb::class_<Player>(m, "Player")
-      .def(nb::init<const Program&, int, int, int, const std::string&>(), "program"_a, "max_rows"_a, "max_logit_rows"_a,
-           "threads"_a, "isa"_a = "", nb::keep_alive<1, 2>())
+      .def(nb::init<const Program&, int, int, int, const std::string&>(), "program"_a, "max_rows"_a,
+           "max_logit_rows"_a, "threads"_a, "isa"_a = "", nb::keep_alive<1, 2>())
       .def_prop_ro("isa", &Player::isa)
       .def_prop_ro("threads", &Player::threads)
-      .def("forward",
-           [](Player& self, Array1<int32_t> tokens, Array2<int32_t> positions, Array2<int32_t> segments,
-              Array1<int32_t> block_tables, Array1<int32_t> logit_rows, nb::object vectors) {
-             return forward(self, tokens, positions, segments, block_tables, logit_rows, vectors, self.embedding_width());
-           },
-           "tokens"_a.noconvert(), "positions"_a.noconvert(), "segments"_a.noconvert(), "block_tables"_a.noconvert(), "logit_rows"_a.noconvert(), "vectors"_a = nb::none())
+      .def(
+          "forward",
+          [](Player& self, Array1<int32_t> tokens, Array2<int32_t> positions,
+             Array2<int32_t> segments, Array1<int32_t> block_tables, Array1<int32_t> logit_rows,
+             nb::object vectors) {
+            return forward(self, tokens, positions, segments, block_tables, logit_rows, vectors,
+                           self.embedding_width());
+          },
+          "tokens"_a.noconvert(), "positions"_a.noconvert(), "segments"_a.noconvert(),
+          "block_tables"_a.noconvert(), "logit_rows"_a.noconvert(), "vectors"_a = nb::none())
       .def("logits",
            [](nb::handle handle) {
              const auto& self = nb::cast<const Player&>(handle);
              return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(
-                 self.logits(0), {self.num_logit_rows(), static_cast<size_t>(self.logits_width())}, handle,
-                 {static_cast<int64_t>(self.logits_stride()), 1});
+                 self.logits(0), {self.num_logit_rows(), static_cast<size_t>(self.logits_width())},
+                 handle, {static_cast<int64_t>(self.logits_stride()), 1});
            })
-      .def("sample",
-           [](Player& self, Array1<float> temperature, Array1<int32_t> top_k, Array1<float> top_p, Array1<float> min_p,
-              Array1<uint64_t> seed, Array1<uint32_t> output_index, Array1<uint32_t> choice_index, int32_t vocab_size) {
-             const auto params = sampling_params(temperature, top_k, top_p, min_p, seed, output_index, choice_index);
-             std::vector<int32_t> ids;
-             {
-               nb::gil_scoped_release release;
-               ids = self.sample(params, vocab_size);
-             }
-             return to_numpy(std::move(ids));
-           },
-           "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seed"_a.noconvert(), "output_index"_a.noconvert(), "choice_index"_a.noconvert(), "vocab_size"_a)
+      .def(
+          "sample",
+          [](Player& self, Array1<float> temperature, Array1<int32_t> top_k, Array1<float> top_p,
+             Array1<float> min_p, Array1<uint64_t> seed, Array1<uint32_t> output_index,
+             Array1<uint32_t> choice_index, int32_t vocab_size) {
+            const auto params =
+                sampling_params(temperature, top_k, top_p, min_p, seed, output_index, choice_index);
+            std::vector<int32_t> ids;
+            {
+              nb::gil_scoped_release release;
+              ids = self.sample(params, vocab_size);
+            }
+            return to_numpy(std::move(ids));
+          },
+          "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),
+          "min_p"_a.noconvert(), "seed"_a.noconvert(), "output_index"_a.noconvert(),
+          "choice_index"_a.noconvert(), "vocab_size"_a)
       .def("counters", &Player::counters);
 
   bind_drafting(m);

@@ -55,8 +55,8 @@ const Kernels& kernels_named(const std::string& name) {
     if (name == k->name) return *k;
     known += (known.empty() ? "" : ", ") + std::string(k->name);
   }
-  throw std::invalid_argument("isa '" + name + "' is not available on this machine; choose one of " +
-                              known);
+  throw std::invalid_argument("isa '" + name +
+                              "' is not available on this machine; choose one of " + known);
 }
 
 std::vector<std::pair<std::string, bool>> cpu_features() {

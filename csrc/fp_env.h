@@ -32,8 +32,8 @@ class FpGuard {
   uint64_t saved_;
 };
 
-// nullptr, or what is wrong with the arithmetic of this build: a*b+c fused where it must not be, or an
-// fma that rounds twice. No macro reveals either, so it is probed once at start.
+// nullptr, or what is wrong with the arithmetic of this build: a*b+c fused where it must not be, or
+// an fma that rounds twice. No macro reveals either, so it is probed once at start.
 const char* arithmetic_defect();
 
 }  // namespace draftproof

@@ -1,11 +1,12 @@
 // The whole kernel API. A kernel knows pointers and shapes; it knows no model, sequence or thread.
 //
 // The contract: what a kernel writes for a row depends on that row's inputs and on the shape of the
-// operation, never on how many rows it is given, how the work is split, which thread runs it, or which
-// row of the dispatch table it comes from. Every reduction has one order: either lanes are outputs
-// and the reduction index ascends inside each lane, or element i goes to virtual lane i mod 16, each
-// lane adds in ascending order, and lanes are folded +8, +4, +2, +1. Float operations are IEEE
-// float32, nearest even; a fused multiply-add is one only where it is written. No library function.
+// operation, never on how many rows it is given, how the work is split, which thread runs it, or
+// which row of the dispatch table it comes from. Every reduction has one order: either lanes are
+// outputs and the reduction index ascends inside each lane, or element i goes to virtual lane i mod
+// 16, each lane adds in ascending order, and lanes are folded +8, +4, +2, +1. Float operations are
+// IEEE float32, nearest even; a fused multiply-add is one only where it is written. No library
+// function.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,18 @@ inline constexpr int kNumTileSizes = 4;
 
 // One panel of a linear weight times `rows` activation rows.
 struct PanelArgs {
-  const uint8_t* panel;    // packed.h
-  int64_t blocks;          // in_features / block_inputs
-  const uint8_t* act;      // [rows] ActBlock32 / ActBlock256 / float, as the type's form says
-  size_t act_stride;       // bytes from row to row
+  const uint8_t* panel;  // packed.h
+  int64_t blocks;        // in_features / block_inputs
+  const uint8_t* act;    // [rows] ActBlock32 / ActBlock256 / float, as the type's form says
+  size_t act_stride;     // bytes from row to row
   int rows;
-  int outputs;             // of this panel: 1 .. panel_outputs
-  float* out;              // [rows, out_stride]
-  size_t out_stride;       // floats
-  const float* bias;       // [outputs] or nullptr: y = acc + bias
-  const float* residual;   // [rows, residual_stride] or nullptr: y = y + residual
+  int outputs;            // of this panel: 1 .. panel_outputs
+  float* out;             // [rows, out_stride]
+  size_t out_stride;      // floats
+  const float* bias;      // [outputs] or nullptr: y = acc + bias
+  const float* residual;  // [rows, residual_stride] or nullptr: y = y + residual
   size_t residual_stride;
-  uint64_t* tile_calls;    // [kNumTileSizes] calls by tile: 8 rows (float: 6), 4, 2, 1
+  uint64_t* tile_calls;  // [kNumTileSizes] calls by tile: 8 rows (float: 6), 4, 2, 1
 };
 
 enum class KvType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
@@ -40,8 +41,8 @@ inline constexpr int kPagePositions = 64;
 inline constexpr int kSpan = 512;  // positions per attention span: part of the arithmetic
 
 // Where keys and values of one layer and KV head lie inside a page: keys in blocks of 16 positions,
-// [4 blocks][head_dim][16], then values, [64][value_stride]; value_stride = head_dim up to a multiple
-// of 16, padding is zero.
+// [4 blocks][head_dim][16], then values, [64][value_stride]; value_stride = head_dim up to a
+// multiple of 16, padding is zero.
 struct KvView {
   uint8_t* pages;
   size_t page_bytes;
@@ -60,13 +61,13 @@ struct SpanArgs {
   const float* q;              // [rows, q_stride], the first query head of the group
   size_t q_stride;
   int rows;
-  int group;                // query heads per KV head
-  int64_t first_position;   // KV index of row 0
-  int64_t span;             // positions 512 span ..
+  int group;               // query heads per KV head
+  int64_t first_position;  // KV index of row 0
+  int64_t span;            // positions 512 span ..
   float scale;
-  float* scores;            // scratch [rows * group, 512]
-  float* partial;           // [rows * group, partial_stride]: m, l, then o from offset 16
-  size_t partial_stride;    // 16 + value_stride
+  float* scores;          // scratch [rows * group, 512]
+  float* partial;         // [rows * group, partial_stride]: m, l, then o from offset 16
+  size_t partial_stride;  // 16 + value_stride
 };
 
 // One row of the dispatch table.
@@ -102,7 +103,6 @@ struct Kernels {
   // out[head_dim] = o / l; false if l is not finite (a score or value was not).
   bool (*finish_attention)(const float* state, int head_dim, float* out);
 };
-
 
 const Kernels& scalar_kernels();
 #if defined(DRAFTPROOF_X86)

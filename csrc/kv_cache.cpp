@@ -11,7 +11,8 @@ int padded(int head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
 size_t element_bytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 size_t bytes_of_page(int layers, int kv_heads, int head_dim, KvType type) {
-  if (layers < 1 || layers > 4096 || kv_heads < 1 || kv_heads > 4096 || head_dim < 1 || head_dim > 1024)
+  if (layers < 1 || layers > 4096 || kv_heads < 1 || kv_heads > 4096 || head_dim < 1 ||
+      head_dim > 1024)
     throw std::invalid_argument("KV cache: layers, heads or head_dim out of range");
   return static_cast<size_t>(layers) * static_cast<size_t>(kv_heads) * kPagePositions *
          static_cast<size_t>(head_dim + padded(head_dim)) * element_bytes(type);
@@ -38,7 +39,8 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, KvType type, int num_pa
       arena_(total_bytes(page_bytes_, num_pages)) {}
 
 KvView KvCache::view(int layer, int kv_head) const {
-  const size_t head = static_cast<size_t>(layer) * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
+  const size_t head =
+      static_cast<size_t>(layer) * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
   return {arena_.data(), page_bytes_, head * head_bytes_, type_, head_dim_, value_stride_};
 }
 
@@ -49,11 +51,15 @@ void KvCache::copy_page(int from, int to) {
               arena_.data() + static_cast<size_t>(from) * page_bytes_, page_bytes_);
 }
 
-std::vector<uint8_t> KvCache::read(const int32_t* pages, size_t num_table_pages, int64_t length) const {
-  if (length < 0 || static_cast<size_t>((length + kPagePositions - 1) / kPagePositions) > num_table_pages)
-    throw std::invalid_argument("KV cache: length " + std::to_string(length) + " is behind the block table");
+std::vector<uint8_t> KvCache::read(const int32_t* pages, size_t num_table_pages,
+                                   int64_t length) const {
+  if (length < 0 ||
+      static_cast<size_t>((length + kPagePositions - 1) / kPagePositions) > num_table_pages)
+    throw std::invalid_argument("KV cache: length " + std::to_string(length) +
+                                " is behind the block table");
   for (size_t i = 0; i < num_table_pages; ++i)
-    if (pages[i] < 0 || pages[i] >= num_pages_) throw std::invalid_argument("KV cache: no such page");
+    if (pages[i] < 0 || pages[i] >= num_pages_)
+      throw std::invalid_argument("KV cache: no such page");
   const size_t row = static_cast<size_t>(head_dim_) * element_;
   std::vector<uint8_t> out(static_cast<size_t>(layers_) * static_cast<size_t>(kv_heads_) *
                            static_cast<size_t>(length) * 2 * row);
@@ -62,16 +68,19 @@ std::vector<uint8_t> KvCache::read(const int32_t* pages, size_t num_table_pages,
     for (int head = 0; head < kv_heads_; ++head) {
       const KvView kv = view(layer, head);
       for (int64_t p = 0; p < length; ++p, to += 2 * row) {
-        const uint8_t* base =
-            kv.pages + static_cast<size_t>(pages[p / kPagePositions]) * page_bytes_ + kv.head_offset;
+        const uint8_t* base = kv.pages +
+                              static_cast<size_t>(pages[p / kPagePositions]) * page_bytes_ +
+                              kv.head_offset;
         const int64_t in_page = p % kPagePositions;
-        const uint8_t* keys = base + static_cast<size_t>(in_page / kLanes * head_dim_ * kLanes +
-                                                         in_page % kLanes) * element_;
+        const uint8_t* keys =
+            base + static_cast<size_t>(in_page / kLanes * head_dim_ * kLanes + in_page % kLanes) *
+                       element_;
         for (int d = 0; d < head_dim_; ++d)
           std::memcpy(to + static_cast<size_t>(d) * element_,
                       keys + static_cast<size_t>(d) * kLanes * element_, element_);
-        const uint8_t* line = base + static_cast<size_t>(kPagePositions * head_dim_ +
-                                                         in_page * value_stride_) * element_;
+        const uint8_t* line =
+            base +
+            static_cast<size_t>(kPagePositions * head_dim_ + in_page * value_stride_) * element_;
         std::memcpy(to + row, line, row);
       }
     }

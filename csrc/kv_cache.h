@@ -23,8 +23,8 @@ class KvCache {
   KvView view(int layer, int kv_head) const;
   void copy_page(int from, int to);
 
-  // The stored bits of the first `length` positions behind a block table, without padding, in the order
-  // layer, head, position, k then v. Throws std::invalid_argument.
+  // The stored bits of the first `length` positions behind a block table, without padding, in the
+  // order layer, head, position, k then v. Throws std::invalid_argument.
   std::vector<uint8_t> read(const int32_t* pages, size_t num_table_pages, int64_t length) const;
 
  private:

@@ -4,9 +4,9 @@
 // A linear weight [out, in] is cut into panels of consecutive outputs; lanes are outputs. Panels of
 // quantized types have 16 outputs and hold one block per 32 or 256 inputs; each block is a pure
 // permutation of sixteen GGUF blocks (facts of the source formats: llama.cpp's ggml-common.h), so
-// the packed size is the file's size, rounded up to whole panels. A byte vector of 64 holds, for lane
-// r, four consecutive inputs in its bytes 4r .. 4r+3. Panels of float types have 64 outputs, one
-// line of 64 values per input. Missing outputs of the last panel are zero.
+// the packed size is the file's size, rounded up to whole panels. A byte vector of 64 holds, for
+// lane r, four consecutive inputs in its bytes 4r .. 4r+3. Panels of float types have 64 outputs,
+// one line of 64 values per input. Missing outputs of the last panel are zero.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,17 @@ inline constexpr int kLanes = 16;
 
 // Ids as in GGUF files.
 enum class WeightType : int32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8,
-  kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30,
 };
 
 // Which quantized form of the activations a weight type multiplies.
@@ -108,12 +117,14 @@ inline size_t panel_bytes(const TypeInfo& t, int64_t in_features) {
   return panel_block_bytes(t) * static_cast<size_t>(in_features / t.block_inputs);
 }
 
-// Packs panels [first, last) of a tensor whose rows lie one behind the other at `source`. Returns -1,
-// or the first row that has a scale or weight that is not finite.
-int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features, int64_t in_features,
-                    uint8_t* packed, int64_t first, int64_t last);
+// Packs panels [first, last) of a tensor whose rows lie one behind the other at `source`. Returns
+// -1, or the first row that has a scale or weight that is not finite.
+int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features,
+                    int64_t in_features, uint8_t* packed, int64_t first, int64_t last);
 
-// out[in_features] = the float values of output `row`: d*(s*q) [- dmin*m or + m], at most one rounding.
-void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int64_t row, float* out);
+// out[in_features] = the float values of output `row`: d*(s*q) [- dmin*m or + m], at most one
+// rounding.
+void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int64_t row,
+                float* out);
 
 }  // namespace draftproof

@@ -1,5 +1,5 @@
-// Bytes of GGUF blocks into panels and single rows back out of them. Owns the permutations; knows no
-// tensor names and no threads.
+// Bytes of GGUF blocks into panels and single rows back out of them. Owns the permutations; knows
+// no tensor names and no threads.
 #include <cstring>
 
 #include "packed.h"
@@ -9,11 +9,11 @@ namespace draftproof {
 namespace {
 
 constexpr TypeInfo kTypes[] = {
-    {0, "f32", ActForm::kFloat, 64, 1, 4},         {1, "f16", ActForm::kFloat, 64, 1, 2},
-    {2, "bf16", ActForm::kFloat, 64, 1, 2},        {3, "q4_0", ActForm::kBlock32, 16, 32, 18},
-    {4, "q4_1", ActForm::kBlock32, 16, 32, 20},    {5, "q5_0", ActForm::kBlock32, 16, 32, 22},
-    {6, "q5_1", ActForm::kBlock32, 16, 32, 24},    {7, "q8_0", ActForm::kBlock32, 16, 32, 34},
-    {8, "q4_k", ActForm::kBlock256, 16, 256, 144}, {9, "q5_k", ActForm::kBlock256, 16, 256, 176},
+    {0, "f32", ActForm::kFloat, 64, 1, 4},          {1, "f16", ActForm::kFloat, 64, 1, 2},
+    {2, "bf16", ActForm::kFloat, 64, 1, 2},         {3, "q4_0", ActForm::kBlock32, 16, 32, 18},
+    {4, "q4_1", ActForm::kBlock32, 16, 32, 20},     {5, "q5_0", ActForm::kBlock32, 16, 32, 22},
+    {6, "q5_1", ActForm::kBlock32, 16, 32, 24},     {7, "q8_0", ActForm::kBlock32, 16, 32, 34},
+    {8, "q4_k", ActForm::kBlock256, 16, 256, 144},  {9, "q5_k", ActForm::kBlock256, 16, 256, 176},
     {10, "q6_k", ActForm::kBlock256, 16, 256, 210},
 };
 
@@ -25,7 +25,9 @@ uint16_t read16(const uint8_t* p) {
 bool finite16(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 // Four consecutive bytes of one output into its lane.
-void put4(uint8_t* vector, int lane, const uint8_t* bytes) { std::memcpy(vector + 4 * lane, bytes, 4); }
+void put4(uint8_t* vector, int lane, const uint8_t* bytes) {
+  std::memcpy(vector + 4 * lane, bytes, 4);
+}
 
 void put_nibbles32(uint8_t (&q)[4][64], int r, const uint8_t* bytes) {
   for (int j = 0; j < 4; ++j) put4(q[j], r, bytes + 4 * j);
@@ -105,7 +107,8 @@ int64_t pack_blocks(const TypeInfo& t, const uint8_t* source, int64_t out_featur
   const int64_t blocks = in_features / t.block_inputs;
   const size_t row_bytes = static_cast<size_t>(blocks) * t.source_block_bytes;
   for (int64_t panel = first; panel < last; ++panel) {
-    auto* out = reinterpret_cast<Panel*>(packed + static_cast<size_t>(panel) * panel_bytes(t, in_features));
+    auto* out =
+        reinterpret_cast<Panel*>(packed + static_cast<size_t>(panel) * panel_bytes(t, in_features));
     const int64_t base = panel * kLanes;
     const int64_t rows = out_features - base < kLanes ? out_features - base : kLanes;
     if (rows < kLanes) std::memset(out, 0, panel_bytes(t, in_features));
@@ -125,7 +128,8 @@ int64_t pack_floats(const TypeInfo& t, Word exponent, const uint8_t* source, int
                     int64_t in_features, uint8_t* packed, int64_t first, int64_t last) {
   const auto* in = reinterpret_cast<const Word*>(source);
   for (int64_t panel = first; panel < last; ++panel) {
-    auto* out = reinterpret_cast<Word*>(packed + static_cast<size_t>(panel) * panel_bytes(t, in_features));
+    auto* out =
+        reinterpret_cast<Word*>(packed + static_cast<size_t>(panel) * panel_bytes(t, in_features));
     for (int r = 0; r < t.panel_outputs; ++r) {
       const int64_t row = panel * t.panel_outputs + r;
       for (int64_t k = 0; k < in_features; ++k) {
@@ -201,8 +205,8 @@ float value(const PanelQ6_K& p, int r, int i) {
 template <class Panel>
 void unpack_blocks(const TypeInfo& t, const uint8_t* packed, int64_t in_features, int64_t row,
                    float* out) {
-  const auto* panel = reinterpret_cast<const Panel*>(
-      packed + static_cast<size_t>(row / kLanes) * panel_bytes(t, in_features));
+  const auto* panel = reinterpret_cast<const Panel*>(packed + static_cast<size_t>(row / kLanes) *
+                                                                  panel_bytes(t, in_features));
   const int r = static_cast<int>(row % kLanes);
   for (int64_t k = 0; k < in_features; ++k)
     out[k] = value(panel[k / t.block_inputs], r, static_cast<int>(k % t.block_inputs));
@@ -221,23 +225,34 @@ void unpack_floats(const TypeInfo& t, Widen widen, const uint8_t* packed, int64_
 
 const TypeInfo* type_info(int32_t ggml_type) {
   switch (static_cast<WeightType>(ggml_type)) {
-    case WeightType::kF32: return &kTypes[0];
-    case WeightType::kF16: return &kTypes[1];
-    case WeightType::kBF16: return &kTypes[2];
-    case WeightType::kQ4_0: return &kTypes[3];
-    case WeightType::kQ4_1: return &kTypes[4];
-    case WeightType::kQ5_0: return &kTypes[5];
-    case WeightType::kQ5_1: return &kTypes[6];
-    case WeightType::kQ8_0: return &kTypes[7];
-    case WeightType::kQ4_K: return &kTypes[8];
-    case WeightType::kQ5_K: return &kTypes[9];
-    case WeightType::kQ6_K: return &kTypes[10];
+    case WeightType::kF32:
+      return &kTypes[0];
+    case WeightType::kF16:
+      return &kTypes[1];
+    case WeightType::kBF16:
+      return &kTypes[2];
+    case WeightType::kQ4_0:
+      return &kTypes[3];
+    case WeightType::kQ4_1:
+      return &kTypes[4];
+    case WeightType::kQ5_0:
+      return &kTypes[5];
+    case WeightType::kQ5_1:
+      return &kTypes[6];
+    case WeightType::kQ8_0:
+      return &kTypes[7];
+    case WeightType::kQ4_K:
+      return &kTypes[8];
+    case WeightType::kQ5_K:
+      return &kTypes[9];
+    case WeightType::kQ6_K:
+      return &kTypes[10];
   }
   return nullptr;
 }
 
-int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features, int64_t in_features,
-                    uint8_t* packed, int64_t first, int64_t last) {
+int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features,
+                    int64_t in_features, uint8_t* packed, int64_t first, int64_t last) {
   const TypeInfo& t = *type_info(static_cast<int32_t>(type));
   const auto blocks = [&]<class Panel>(Panel*) {
     return pack_blocks<Panel>(t, source, out_features, in_features, packed, first, last);
@@ -246,22 +261,34 @@ int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features
     return pack_floats(t, exponent, source, out_features, in_features, packed, first, last);
   };
   switch (type) {
-    case WeightType::kF32: return floats(uint32_t{0x7f800000});
-    case WeightType::kF16: return floats(uint16_t{0x7c00});
-    case WeightType::kBF16: return floats(uint16_t{0x7f80});
-    case WeightType::kQ4_0: return blocks(static_cast<PanelQ4_0*>(nullptr));
-    case WeightType::kQ4_1: return blocks(static_cast<PanelQ4_1*>(nullptr));
-    case WeightType::kQ5_0: return blocks(static_cast<PanelQ5_0*>(nullptr));
-    case WeightType::kQ5_1: return blocks(static_cast<PanelQ5_1*>(nullptr));
-    case WeightType::kQ8_0: return blocks(static_cast<PanelQ8_0*>(nullptr));
-    case WeightType::kQ4_K: return blocks(static_cast<PanelQ4_K*>(nullptr));
-    case WeightType::kQ5_K: return blocks(static_cast<PanelQ5_K*>(nullptr));
-    case WeightType::kQ6_K: return blocks(static_cast<PanelQ6_K*>(nullptr));
+    case WeightType::kF32:
+      return floats(uint32_t{0x7f800000});
+    case WeightType::kF16:
+      return floats(uint16_t{0x7c00});
+    case WeightType::kBF16:
+      return floats(uint16_t{0x7f80});
+    case WeightType::kQ4_0:
+      return blocks(static_cast<PanelQ4_0*>(nullptr));
+    case WeightType::kQ4_1:
+      return blocks(static_cast<PanelQ4_1*>(nullptr));
+    case WeightType::kQ5_0:
+      return blocks(static_cast<PanelQ5_0*>(nullptr));
+    case WeightType::kQ5_1:
+      return blocks(static_cast<PanelQ5_1*>(nullptr));
+    case WeightType::kQ8_0:
+      return blocks(static_cast<PanelQ8_0*>(nullptr));
+    case WeightType::kQ4_K:
+      return blocks(static_cast<PanelQ4_K*>(nullptr));
+    case WeightType::kQ5_K:
+      return blocks(static_cast<PanelQ5_K*>(nullptr));
+    case WeightType::kQ6_K:
+      return blocks(static_cast<PanelQ6_K*>(nullptr));
   }
   return -1;
 }
 
-void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int64_t row, float* out) {
+void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int64_t row,
+                float* out) {
   const TypeInfo& t = *type_info(static_cast<int32_t>(type));
   const auto blocks = [&]<class Panel>(Panel*) {
     unpack_blocks<Panel>(t, packed, in_features, row, out);
@@ -273,14 +300,22 @@ void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int
       return unpack_floats<uint16_t>(t, half_to_float, packed, in_features, row, out);
     case WeightType::kBF16:
       return unpack_floats<uint16_t>(t, bfloat_to_float, packed, in_features, row, out);
-    case WeightType::kQ4_0: return blocks(static_cast<PanelQ4_0*>(nullptr));
-    case WeightType::kQ4_1: return blocks(static_cast<PanelQ4_1*>(nullptr));
-    case WeightType::kQ5_0: return blocks(static_cast<PanelQ5_0*>(nullptr));
-    case WeightType::kQ5_1: return blocks(static_cast<PanelQ5_1*>(nullptr));
-    case WeightType::kQ8_0: return blocks(static_cast<PanelQ8_0*>(nullptr));
-    case WeightType::kQ4_K: return blocks(static_cast<PanelQ4_K*>(nullptr));
-    case WeightType::kQ5_K: return blocks(static_cast<PanelQ5_K*>(nullptr));
-    case WeightType::kQ6_K: return blocks(static_cast<PanelQ6_K*>(nullptr));
+    case WeightType::kQ4_0:
+      return blocks(static_cast<PanelQ4_0*>(nullptr));
+    case WeightType::kQ4_1:
+      return blocks(static_cast<PanelQ4_1*>(nullptr));
+    case WeightType::kQ5_0:
+      return blocks(static_cast<PanelQ5_0*>(nullptr));
+    case WeightType::kQ5_1:
+      return blocks(static_cast<PanelQ5_1*>(nullptr));
+    case WeightType::kQ8_0:
+      return blocks(static_cast<PanelQ8_0*>(nullptr));
+    case WeightType::kQ4_K:
+      return blocks(static_cast<PanelQ4_K*>(nullptr));
+    case WeightType::kQ5_K:
+      return blocks(static_cast<PanelQ5_K*>(nullptr));
+    case WeightType::kQ6_K:
+      return blocks(static_cast<PanelQ6_K*>(nullptr));
   }
 }
 

@@ -9,8 +9,9 @@
 namespace draftproof {
 namespace {
 
-constexpr size_t kSpanPartFloats = size_t{4} << 20;  // 16 MB: enough for 1 row x 32 heads x 32k positions
-constexpr int kTilePairs = 48;                       // (row, head) pairs of an attention tile
+constexpr size_t kSpanPartFloats = size_t{4}
+                                   << 20;  // 16 MB: enough for 1 row x 32 heads x 32k positions
+constexpr int kTilePairs = 48;             // (row, head) pairs of an attention tile
 
 // A stride that is no power of two: rows at one power-of-two distance fight for cache sets.
 size_t row_stride(int64_t width) { return (static_cast<size_t>(width) + 15) / 16 * 16 + 16; }
@@ -23,7 +24,8 @@ size_t act_stride(int64_t width, int64_t block) {
 
 }  // namespace
 
-Player::Player(const Program& program, int max_rows, int max_logit_rows, int threads, const std::string& isa)
+Player::Player(const Program& program, int max_rows, int max_logit_rows, int threads,
+               const std::string& isa)
     : program_(program),
       kernels_(kernels_named(isa)),
       max_rows_(static_cast<size_t>(std::max(max_rows, 0))),
@@ -79,7 +81,8 @@ void Player::lay_out_memory() {
     state.gate.resize(kRowBlock * kSwigluStride);
     state.up.resize(kRowBlock * kSwigluStride);
   }
-  // Sections of one pass: at most three, and a linear operation has one per weight besides quantizing.
+  // Sections of one pass: at most three, and a linear operation has one per weight besides
+  // quantizing.
   size_t sections = 0;
   for (const Op& op : program_.ops()) sections += 3 + op.weights.size();
   for (size_t i = 0; i < sections; ++i) sections_.emplace_back();
@@ -110,10 +113,13 @@ void Player::check(const Batch& b) const {
   int64_t rows = 0;
   for (size_t i = 0; i < b.num_segments; ++i) {
     const Segment& s = b.segments[i];
-    require(s.rows >= 1 && s.first_position >= 0 && s.first_page >= 0, "a segment is empty or negative");
+    require(s.rows >= 1 && s.first_position >= 0 && s.first_page >= 0,
+            "a segment is empty or negative");
     rows += s.rows;
-    const int64_t pages = (int64_t{s.first_position} + s.rows + kPagePositions - 1) / kPagePositions;
-    require(s.first_page + pages <= static_cast<int64_t>(b.num_pages), "a segment reaches behind its block table");
+    const int64_t pages =
+        (int64_t{s.first_position} + s.rows + kPagePositions - 1) / kPagePositions;
+    require(s.first_page + pages <= static_cast<int64_t>(b.num_pages),
+            "a segment reaches behind its block table");
   }
   require(rows == static_cast<int64_t>(b.rows), "the segments must cover all rows");
 }
@@ -160,18 +166,34 @@ void Player::play(int thread) {
   for (const Op& op : program_.ops()) {
     if (thread == 0) ++self.calls[static_cast<size_t>(op.kind)];
     switch (op.kind) {
-      case OpKind::kEmbed: embed(op, self); break;
-      case OpKind::kRmsNorm: rms_norm(op, self); break;
-      case OpKind::kLinear: linear(op, self); break;
-      case OpKind::kSwigluLinear: swiglu_linear(op, self); break;
-      case OpKind::kRope: rope(op, self); break;
-      case OpKind::kAttention: attention(op, self); break;
-      case OpKind::kSelect: select(op, self); break;
+      case OpKind::kEmbed:
+        embed(op, self);
+        break;
+      case OpKind::kRmsNorm:
+        rms_norm(op, self);
+        break;
+      case OpKind::kLinear:
+        linear(op, self);
+        break;
+      case OpKind::kSwigluLinear:
+        swiglu_linear(op, self);
+        break;
+      case OpKind::kRope:
+        rope(op, self);
+        break;
+      case OpKind::kAttention:
+        attention(op, self);
+        break;
+      case OpKind::kSelect:
+        select(op, self);
+        break;
     }
   }
 }
 
-const float* Player::logits(size_t r) const { return row(program_.logits_buffer(), static_cast<int64_t>(r)); }
+const float* Player::logits(size_t r) const {
+  return row(program_.logits_buffer(), static_cast<int64_t>(r));
+}
 int64_t Player::logits_width() const { return width(program_.logits_buffer()); }
 int64_t Player::embedding_width() const {
   for (const Op& op : program_.ops())
@@ -188,7 +210,8 @@ std::vector<int32_t> Player::sample(const std::vector<SamplingParams>& params, i
   std::atomic<size_t> next{0};
   const auto work = [&](int thread) {
     for (size_t r; (r = next.fetch_add(1)) < params.size();)
-      ids[r] = sample_row(logits(r), vocab_size, params[r], threads_[static_cast<size_t>(thread)].sampler);
+      ids[r] = sample_row(logits(r), vocab_size, params[r],
+                          threads_[static_cast<size_t>(thread)].sampler);
   };
   if (params.size() == 1) {  // not worth waking anybody
     const FpGuard guard;
@@ -200,8 +223,8 @@ std::vector<int32_t> Player::sample(const std::vector<SamplingParams>& params, i
 }
 
 std::map<std::string, uint64_t> Player::counters() const {
-  static constexpr const char* kOps[kNumOpCounters] = {"embed", "rms_norm", "linear", "swiglu_linear",
-                                                       "rope", "attention", "select_logit_rows"};
+  static constexpr const char* kOps[kNumOpCounters] = {
+      "embed", "rms_norm", "linear", "swiglu_linear", "rope", "attention", "select_logit_rows"};
   static constexpr const char* kTiles[kNumTileSizes] = {"m8", "m4", "m2", "m1"};
   static constexpr int32_t kTypes[kNumWeightTypes] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14};
   std::map<std::string, uint64_t> out;

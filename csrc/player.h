@@ -1,5 +1,5 @@
-// Plays a program for a batch of rows: all threads walk the operations together and meet at barriers.
-// Owns row buffers, scratch and threads. Policy (what is in a batch) is the caller's.
+// Plays a program for a batch of rows: all threads walk the operations together and meet at
+// barriers. Owns row buffers, scratch and threads. Policy (what is in a batch) is the caller's.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Segment {
 struct Batch {
   const int32_t* tokens;  // [rows]; -1 - i: row i of vectors
   size_t rows;
-  const int32_t* positions;   // [rows, 3] rotary positions
-  const Segment* segments;    // [num_segments], covering all rows in order
+  const int32_t* positions;  // [rows, 3] rotary positions
+  const Segment* segments;   // [num_segments], covering all rows in order
   size_t num_segments;
   const int32_t* block_tables;  // [num_pages] page numbers of all segments
   size_t num_pages;
@@ -41,18 +41,19 @@ struct Batch {
 
 inline constexpr size_t kNumWeightTypes = 11;
 inline constexpr size_t kNumOpCounters = 7;
-inline constexpr int kRowBlock = 32;          // rows of activations that stay in cache beside a few panels
-inline constexpr int64_t kSwigluStep = 64;    // outputs: whole panels of every type
-inline constexpr int64_t kSwigluSteps = 8;    // of gate, then of up, one after the other
+inline constexpr int kRowBlock = 32;  // rows of activations that stay in cache beside a few panels
+inline constexpr int64_t kSwigluStep = 64;  // outputs: whole panels of every type
+inline constexpr int64_t kSwigluSteps = 8;  // of gate, then of up, one after the other
 inline constexpr int64_t kSwigluStride = kSwigluStep * kSwigluSteps + 16;
 
 class Player {
  public:
   // The program must outlive the player. Throws std::invalid_argument.
-  Player(const Program& program, int max_rows, int max_logit_rows, int threads, const std::string& isa);
+  Player(const Program& program, int max_rows, int max_logit_rows, int threads,
+         const std::string& isa);
 
-  // Returns one flag per row: 1 where a value was not finite. Throws std::invalid_argument for a batch
-  // that doesn't fit; nothing has been computed then.
+  // Returns one flag per row: 1 where a value was not finite. Throws std::invalid_argument for a
+  // batch that doesn't fit; nothing has been computed then.
   std::vector<uint8_t> forward(const Batch& batch);
 
   const float* logits(size_t row) const;
@@ -106,9 +107,9 @@ class Player {
   SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const;
   void finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states);
 
-  // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others. Tiles
-  // start large and shrink to `least`: long runs of weights stream best, short ones at the end let
-  // threads finish together.
+  // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others.
+  // Tiles start large and shrink to `least`: long runs of weights stream best, short ones at the
+  // end let threads finish together.
   template <class Fn>
   void in_tiles(ThreadState& self, int64_t total, int64_t least, Fn fn) {
     std::atomic<int64_t>& next = sections_[self.section++].next;
@@ -126,14 +127,16 @@ class Player {
 
   int64_t rows_of(int buffer) const;
   float* row(int buffer, int64_t r) const {
-    return base_[static_cast<size_t>(buffer)] + static_cast<size_t>(r) * strides_[static_cast<size_t>(buffer)];
+    return base_[static_cast<size_t>(buffer)] +
+           static_cast<size_t>(r) * strides_[static_cast<size_t>(buffer)];
   }
   int64_t width(int buffer) const { return program_.buffers()[static_cast<size_t>(buffer)].width; }
   PanelArgs panel_args(const Linear& w, int x, int64_t panel, int64_t first_row, int rows,
                        ThreadState& self) const;
   void flag(int buffer, int64_t row);
 
-  const Program program_;  // a copy: what is recorded later can't reach past the memory laid out here
+  const Program
+      program_;  // a copy: what is recorded later can't reach past the memory laid out here
   const Kernels& kernels_;
   const size_t max_rows_, max_logit_rows_;
   ThreadPool pool_;

@@ -1,5 +1,5 @@
-// The operations of a program: how each is cut into tiles that threads share out. A tile is whole outputs
-// of whole rows, so no reduction is ever split here.
+// The operations of a program: how each is cut into tiles that threads share out. A tile is whole
+// outputs of whole rows, so no reduction is ever split here.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -49,12 +49,13 @@ void Player::rms_norm(const Op& op, ThreadState& self) {
   const std::vector<float>& weight = program_.weights().vector(op.weights[0]);
   in_tiles(self, rows_of(op.x), 1, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)
-      kernels_.rms_norm(row(op.x, r), weight.data(), static_cast<int>(weight.size()), op.groups, op.eps,
-                        row(op.outs[0], r));
+      kernels_.rms_norm(row(op.x, r), weight.data(), static_cast<int>(weight.size()), op.groups,
+                        op.eps, row(op.outs[0], r));
   });
 }
 
-// Quantizes the input of a linear operation in each form that its weights need, a part of a row at a time.
+// Quantizes the input of a linear operation in each form that its weights need, a part of a row at
+// a time.
 void Player::quantize(const Op& op, ThreadState& self) {
   bool needs32 = false, needs256 = false;
   for (int id : op.weights) {
@@ -70,11 +71,13 @@ void Player::quantize(const Op& op, ThreadState& self) {
       const float* x = row(op.x, r) + begin;
       bool finite = true;
       if (needs32) {
-        auto* blocks = reinterpret_cast<ActBlock32*>(act32_ + static_cast<size_t>(r) * act32_stride_);
+        auto* blocks =
+            reinterpret_cast<ActBlock32*>(act32_ + static_cast<size_t>(r) * act32_stride_);
         finite &= kernels_.quantize32(x, count, blocks + begin / 32);
       }
       if (needs256) {
-        auto* blocks = reinterpret_cast<ActBlock256*>(act256_ + static_cast<size_t>(r) * act256_stride_);
+        auto* blocks =
+            reinterpret_cast<ActBlock256*>(act256_ + static_cast<size_t>(r) * act256_stride_);
         finite &= kernels_.quantize256(x, count, blocks + begin / 256);
       }
       if (!finite) flag(op.x, r);
@@ -92,12 +95,17 @@ PanelArgs Player::panel_args(const Linear& w, int x, int64_t panel, int64_t firs
       a.act = reinterpret_cast<const uint8_t*>(row(x, 0));
       a.act_stride = strides_[static_cast<size_t>(x)] * sizeof(float);
       break;
-    case ActForm::kBlock32: a.act = act32_, a.act_stride = act32_stride_; break;
-    case ActForm::kBlock256: a.act = act256_, a.act_stride = act256_stride_; break;
+    case ActForm::kBlock32:
+      a.act = act32_, a.act_stride = act32_stride_;
+      break;
+    case ActForm::kBlock256:
+      a.act = act256_, a.act_stride = act256_stride_;
+      break;
   }
   a.act += static_cast<size_t>(first_row) * a.act_stride;
   a.rows = rows;
-  a.outputs = static_cast<int>(std::min<int64_t>(w.info->panel_outputs, w.out_features - panel * w.info->panel_outputs));
+  a.outputs = static_cast<int>(
+      std::min<int64_t>(w.info->panel_outputs, w.out_features - panel * w.info->panel_outputs));
   a.tile_calls = self.linear_calls[static_cast<size_t>(w.info->index)].data();
   return a;
 }
@@ -107,7 +115,8 @@ void Player::linear(const Op& op, ThreadState& self) {
   const int64_t rows = rows_of(op.x);
   for (size_t i = 0; i < op.weights.size(); ++i) {
     const Linear& w = program_.weights().linear(op.weights[i]);
-    const std::vector<float>* bias = op.biases[i] < 0 ? nullptr : &program_.weights().vector(op.biases[i]);
+    const std::vector<float>* bias =
+        op.biases[i] < 0 ? nullptr : &program_.weights().vector(op.biases[i]);
     const int64_t panels = num_panels(*w.info, w.out_features);
     const int64_t least = least_panels(panel_bytes(*w.info, w.in_features));
     const auto one = [&](int64_t panel, int64_t r, int count) {
@@ -128,7 +137,8 @@ void Player::linear(const Op& op, ThreadState& self) {
       for (; first < last; first += group) {
         for (int64_t r = 0; r < rows; r += kRowBlock) {
           const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
-          for (int64_t panel = first; panel < std::min(last, first + group); ++panel) one(panel, r, count);
+          for (int64_t panel = first; panel < std::min(last, first + group); ++panel)
+            one(panel, r, count);
         }
       }
     };
@@ -138,12 +148,14 @@ void Player::linear(const Op& op, ThreadState& self) {
 
 void Player::swiglu_linear(const Op& op, ThreadState& self) {
   quantize(op, self);
-  const Linear &gate = program_.weights().linear(op.weights[0]), &up = program_.weights().linear(op.weights[1]);
+  const Linear &gate = program_.weights().linear(op.weights[0]),
+               &up = program_.weights().linear(op.weights[1]);
   const int64_t rows = rows_of(op.x);
-  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 outputs fit both. Each
-  // thread does a run of gate panels, then the same run of up panels, so that weights stream.
+  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 outputs fit both.
+  // Each thread does a run of gate panels, then the same run of up panels, so that weights stream.
   const int64_t steps = (gate.out_features + kSwigluStep - 1) / kSwigluStep;
-  const auto half = [&](const Linear& w, int64_t output, int64_t outputs, int64_t r, int count, float* out) {
+  const auto half = [&](const Linear& w, int64_t output, int64_t outputs, int64_t r, int count,
+                        float* out) {
     const int64_t per_panel = w.info->panel_outputs;
     for (int64_t o = output; o < output + outputs; o += per_panel) {
       PanelArgs a = panel_args(w, op.x, o / per_panel, r, count, self);
@@ -152,19 +164,21 @@ void Player::swiglu_linear(const Op& op, ThreadState& self) {
       kernels_.linear[w.info->index](a);
     }
   };
-  const int64_t least = least_panels(kSwigluStep / gate.info->panel_outputs * panel_bytes(*gate.info, gate.in_features));
+  const int64_t least = least_panels(kSwigluStep / gate.info->panel_outputs *
+                                     panel_bytes(*gate.info, gate.in_features));
   in_tiles(self, steps, least, [&](int64_t first, int64_t last) {
     const int64_t run = rows > kRowBlock ? 1 : kSwigluSteps;  // row blocks reuse what is in cache
     for (; first < last; first += run) {
       const int64_t output = first * kSwigluStep;
-      const int64_t n = std::min({run * kSwigluStep, last * kSwigluStep - output, gate.out_features - output});
+      const int64_t n =
+          std::min({run * kSwigluStep, last * kSwigluStep - output, gate.out_features - output});
       for (int64_t r = 0; r < rows; r += kRowBlock) {
         const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
         half(gate, output, n, r, count, self.gate.data());
         half(up, output, n, r, count, self.up.data());
         for (int i = 0; i < count; ++i)
-          kernels_.swiglu(self.gate.data() + kSwigluStride * i, self.up.data() + kSwigluStride * i, n,
-                          row(op.outs[0], r + i) + output);
+          kernels_.swiglu(self.gate.data() + kSwigluStride * i, self.up.data() + kSwigluStride * i,
+                          n, row(op.outs[0], r + i) + output);
       }
     }
   });
@@ -176,8 +190,8 @@ void Player::rope(const Op& op, ThreadState& self) {
     float cos[512], sin[512];
     for (int64_t r = first; r < last; ++r) {
       for (int j = 0; j < half; ++j)
-        rope_cos_sin(op.turns[static_cast<size_t>(j)], batch_.positions[3 * r + op.axes[static_cast<size_t>(j)]],
-                     &cos[j], &sin[j]);
+        rope_cos_sin(op.turns[static_cast<size_t>(j)],
+                     batch_.positions[3 * r + op.axes[static_cast<size_t>(j)]], &cos[j], &sin[j]);
       for (int x : op.outs)
         kernels_.rope(row(x, r), static_cast<int>(width(x) / op.head_dim), op.head_dim, cos, sin);
     }
@@ -192,11 +206,13 @@ void Player::select(const Op& op, ThreadState& self) {
   });
 }
 
-SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const {
+SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile& tile,
+                           int kv_head) const {
   SpanArgs a{};
   a.kv = program_.kv().view(op.layer, kv_head);
   a.block_table = batch_.block_tables + batch_.segments[tile.segment].first_page;
-  a.q = row(op.x, static_cast<int64_t>(tile.first_row)) + static_cast<size_t>(kv_head * op.groups) * static_cast<size_t>(op.head_dim);
+  a.q = row(op.x, static_cast<int64_t>(tile.first_row)) +
+        static_cast<size_t>(kv_head * op.groups) * static_cast<size_t>(op.head_dim);
   a.q_stride = strides_[static_cast<size_t>(op.x)];
   a.rows = tile.rows;
   a.group = op.groups;
@@ -208,12 +224,14 @@ SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile&
   return a;
 }
 
-void Player::finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states) {
+void Player::finish_tile(const Op& op, const AttentionTile& tile, int kv_head,
+                         const float* states) {
   const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
   for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
     const auto r = static_cast<int64_t>(tile.first_row) + pair / op.groups;
     float* out = row(op.outs[0], r) + (kv_head * op.groups + pair % op.groups) * op.head_dim;
-    if (!kernels_.finish_attention(states + static_cast<size_t>(pair) * stride, op.head_dim, out)) flag(op.outs[0], r);
+    if (!kernels_.finish_attention(states + static_cast<size_t>(pair) * stride, op.head_dim, out))
+      flag(op.outs[0], r);
   }
 }
 
@@ -243,26 +261,32 @@ void Player::attention(const Op& op, ThreadState& self) {
       for (size_t i = 0; i < s; ++i) segment_row -= batch_.segments[i].rows;
       bool finite = true;
       for (int h = 0; h < kv_heads; ++h)
-        finite &= kernels_.store_kv(program_.kv().view(op.layer, h), batch_.block_tables + segment.first_page,
-                                    segment.first_position + segment_row, row(op.k, r) + h * dim, row(op.v, r) + h * dim);
+        finite &= kernels_.store_kv(
+            program_.kv().view(op.layer, h), batch_.block_tables + segment.first_page,
+            segment.first_position + segment_row, row(op.k, r) + h * dim, row(op.v, r) + h * dim);
       if (!finite) flag(op.k, r);
     }
   });
   const auto tiles = static_cast<int64_t>(tiles_.size());
   const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
-  const size_t per_span = static_cast<size_t>(tiles_[0].rows * op.groups) * stride;  // the first tile is the largest or equal
+  const size_t per_span = static_cast<size_t>(tiles_[0].rows * op.groups) *
+                          stride;  // the first tile is the largest or equal
   size_t largest = per_span;
-  for (const AttentionTile& tile : tiles_) largest = std::max(largest, static_cast<size_t>(tile.rows * op.groups) * stride);
-  const bool share_spans = most_spans_ > 1 && tiles * kv_heads < 4 * pool_.size() &&
-                           static_cast<size_t>(tiles * kv_heads * most_spans_) * largest <= span_parts_floats_;
+  for (const AttentionTile& tile : tiles_)
+    largest = std::max(largest, static_cast<size_t>(tile.rows * op.groups) * stride);
+  const bool share_spans =
+      most_spans_ > 1 && tiles * kv_heads < 4 * pool_.size() &&
+      static_cast<size_t>(tiles * kv_heads * most_spans_) * largest <= span_parts_floats_;
   if (!share_spans) {
     in_tiles(self, tiles * kv_heads, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
-        attend_tile(op, self, tiles_[static_cast<size_t>(i / kv_heads)], static_cast<int>(i % kv_heads));
+        attend_tile(op, self, tiles_[static_cast<size_t>(i / kv_heads)],
+                    static_cast<int>(i % kv_heads));
     });
     return;
   }
-  // Few tiles, many spans: threads take spans, then one of them puts a tile's spans together in order.
+  // Few tiles, many spans: threads take spans, then one of them puts a tile's spans together in
+  // order.
   const auto part = [&](int64_t i, int64_t span) {
     return span_parts_ + static_cast<size_t>(i * most_spans_ + span) * largest;
   };

@@ -6,7 +6,8 @@
 namespace draftproof {
 
 void Program::require(bool ok, const std::string& what) const {
-  if (!ok) throw std::invalid_argument("program, operation " + std::to_string(ops_.size()) + ": " + what);
+  if (!ok)
+    throw std::invalid_argument("program, operation " + std::to_string(ops_.size()) + ": " + what);
 }
 
 const Buffer& Program::checked(int buffer, const char* role) const {
@@ -22,7 +23,8 @@ Op& Program::add(OpKind kind) {
 }
 
 int Program::buffer(const std::string& name, int64_t width, Space space) {
-  require(width >= 1 && width < (int64_t{1} << 28), "buffer '" + name + "' has an impossible width");
+  require(width >= 1 && width < (int64_t{1} << 28),
+          "buffer '" + name + "' has an impossible width");
   buffers_.push_back({name, width, space});
   return static_cast<int>(buffers_.size()) - 1;
 }
@@ -30,7 +32,8 @@ int Program::buffer(const std::string& name, int64_t width, Space space) {
 void Program::embed(int out, int table) {
   const Buffer& o = checked(out, "out");
   const Linear& t = weights_.linear(table);
-  require(o.space == Space::kRows && o.width == t.in_features, "embed: out must be [rows, columns of the table]");
+  require(o.space == Space::kRows && o.width == t.in_features,
+          "embed: out must be [rows, columns of the table]");
   require(vocab_ == 0, "embed: a program has one embedding");
   vocab_ = t.out_features;
   Op& op = add(OpKind::kEmbed);
@@ -52,8 +55,8 @@ void Program::rms_norm(int out, int x, int weight, float eps) {
   op.groups = static_cast<int>(in.width / n);
 }
 
-void Program::linear(std::vector<int> outs, int x, std::vector<int> weights, std::vector<int> biases,
-                     int residual) {
+void Program::linear(std::vector<int> outs, int x, std::vector<int> weights,
+                     std::vector<int> biases, int residual) {
   const Buffer& in = checked(x, "x");
   require(!outs.empty() && outs.size() == weights.size(), "linear: one out per weight");
   if (biases.empty()) biases.assign(outs.size(), -1);
@@ -61,9 +64,11 @@ void Program::linear(std::vector<int> outs, int x, std::vector<int> weights, std
   for (size_t i = 0; i < outs.size(); ++i) {
     const Buffer& o = checked(outs[i], "out");
     const Linear& w = weights_.linear(weights[i]);
-    for (size_t j = 0; j < i; ++j) require(outs[j] != outs[i], "linear: two weights write one buffer");
+    for (size_t j = 0; j < i; ++j)
+      require(outs[j] != outs[i], "linear: two weights write one buffer");
     require(biases[i] >= -1 && residual >= -1, "linear: -1 means no bias or residual");
-    require(o.space == in.space && o.width == w.out_features && in.width == w.in_features && outs[i] != x,
+    require(o.space == in.space && o.width == w.out_features && in.width == w.in_features &&
+                outs[i] != x,
             "linear: shapes of x, '" + w.name + "' and out don't fit");
     if (biases[i] >= 0)
       require(static_cast<int64_t>(weights_.vector(biases[i]).size()) == w.out_features,
@@ -71,8 +76,8 @@ void Program::linear(std::vector<int> outs, int x, std::vector<int> weights, std
   }
   if (residual >= 0) {
     const Buffer& r = checked(residual, "residual");
-    require(outs.size() == 1 && r.width == buffers_[static_cast<size_t>(outs[0])].width && r.space == in.space &&
-                residual != x,
+    require(outs.size() == 1 && r.width == buffers_[static_cast<size_t>(outs[0])].width &&
+                r.space == in.space && residual != x,
             "linear: the residual needs the shape of the one output");
   }
   Op& op = add(OpKind::kLinear);
@@ -87,7 +92,8 @@ void Program::swiglu_linear(int out, int x, int gate, int up) {
   const Buffer &o = checked(out, "out"), &in = checked(x, "x");
   const Linear &g = weights_.linear(gate), &u = weights_.linear(up);
   require(g.out_features == u.out_features && g.in_features == u.in_features &&
-              o.width == g.out_features && in.width == g.in_features && o.space == in.space && out != x,
+              o.width == g.out_features && in.width == g.in_features && o.space == in.space &&
+              out != x,
           "swiglu_linear: shapes of x, '" + g.name + "', '" + u.name + "' and out don't fit");
   Op& op = add(OpKind::kSwigluLinear);
   op.outs = {out};
@@ -95,15 +101,18 @@ void Program::swiglu_linear(int out, int x, int gate, int up) {
   op.weights = {gate, up};
 }
 
-void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns, std::vector<uint8_t> axes) {
-  require(head_dim >= 2 && head_dim <= 1024 && head_dim % 2 == 0, "rope: head_dim must be even, 2 .. 1024");
+void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns,
+                   std::vector<uint8_t> axes) {
+  require(head_dim >= 2 && head_dim <= 1024 && head_dim % 2 == 0,
+          "rope: head_dim must be even, 2 .. 1024");
   require(turns.size() == static_cast<size_t>(head_dim / 2) && axes.size() == turns.size(),
           "rope: one frequency and one axis per pair");
   for (uint8_t axis : axes) require(axis < 3, "rope: an axis is 0, 1 or 2");
   require(!xs.empty(), "rope: nothing to rotate");
   for (int x : xs) {
     const Buffer& b = checked(x, "x");
-    require(b.space == Space::kRows && b.width % head_dim == 0, "rope: the width must be whole heads");
+    require(b.space == Space::kRows && b.width % head_dim == 0,
+            "rope: the width must be whole heads");
   }
   Op& op = add(OpKind::kRope);
   op.outs = std::move(xs);
@@ -113,12 +122,15 @@ void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turn
 }
 
 void Program::attention(int out, int q, int k, int v, int layer) {
-  const Buffer &o = checked(out, "out"), &qb = checked(q, "q"), &kb = checked(k, "k"), &vb = checked(v, "v");
+  const Buffer &o = checked(out, "out"), &qb = checked(q, "q"), &kb = checked(k, "k"),
+               &vb = checked(v, "v");
   const int64_t head_dim = kv_.head_dim(), kv_width = head_dim * kv_.kv_heads();
   require(layer >= 0 && layer < kv_.layers(), "attention: no such layer in the KV cache");
-  require(o.space == Space::kRows && qb.space == Space::kRows && kb.space == Space::kRows && vb.space == Space::kRows,
+  require(o.space == Space::kRows && qb.space == Space::kRows && kb.space == Space::kRows &&
+              vb.space == Space::kRows,
           "attention: works on batch rows");
-  require(kb.width == kv_width && vb.width == kv_width, "attention: k and v need the KV cache's width");
+  require(kb.width == kv_width && vb.width == kv_width,
+          "attention: k and v need the KV cache's width");
   require(qb.width % kv_width == 0 && qb.width / kv_width <= 64 && o.width == qb.width,
           "attention: q and out need a multiple of the KV heads (at most 64 times)");
   for (const Op& other : ops_)

@@ -1,5 +1,5 @@
-// A program: operations over named row buffers, recorded once per model and checked while recorded, so
-// that the player can trust every index and width. Knows shapes; computes nothing.
+// A program: operations over named row buffers, recorded once per model and checked while recorded,
+// so that the player can trust every index and width. Knows shapes; computes nothing.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct Op {
   std::vector<int> biases;   // per out: a vector or -1
   int residual = -1;         // buffer added to the one output
   float eps = 0;
-  int groups = 1;     // kRmsNorm: groups of equal length in a row
-  int head_dim = 0;   // kRope, kAttention
-  int layer = 0;      // kAttention
-  int k = -1, v = -1;  // kAttention: buffers; x is the queries
+  int groups = 1;               // kRmsNorm: groups of equal length in a row
+  int head_dim = 0;             // kRope, kAttention
+  int layer = 0;                // kAttention
+  int k = -1, v = -1;           // kAttention: buffers; x is the queries
   std::vector<uint64_t> turns;  // kRope, per frequency
   std::vector<uint8_t> axes;    // kRope, per frequency
 };
@@ -49,7 +49,8 @@ class Program {
   void linear(std::vector<int> outs, int x, std::vector<int> weights, std::vector<int> biases,
               int residual);
   void swiglu_linear(int out, int x, int gate, int up);
-  void rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns, std::vector<uint8_t> axes);
+  void rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns,
+            std::vector<uint8_t> axes);
   void attention(int out, int q, int k, int v, int layer);
   void select_logit_rows(int out, int x);
   void logits(int x);

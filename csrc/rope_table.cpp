@@ -41,10 +41,18 @@ void rope_cos_sin(uint64_t turns, int64_t position, float* cos, float* sin) {
   const double x = static_cast<double>(rest) * kTurn;
   const double s = sin_small(x), c = cos_small(x);
   switch (quarter) {
-    case 0: *cos = static_cast<float>(c), *sin = static_cast<float>(s); break;
-    case 1: *cos = static_cast<float>(-s), *sin = static_cast<float>(c); break;
-    case 2: *cos = static_cast<float>(-c), *sin = static_cast<float>(-s); break;
-    default: *cos = static_cast<float>(s), *sin = static_cast<float>(-c); break;
+    case 0:
+      *cos = static_cast<float>(c), *sin = static_cast<float>(s);
+      break;
+    case 1:
+      *cos = static_cast<float>(-s), *sin = static_cast<float>(c);
+      break;
+    case 2:
+      *cos = static_cast<float>(-c), *sin = static_cast<float>(-s);
+      break;
+    default:
+      *cos = static_cast<float>(s), *sin = static_cast<float>(-c);
+      break;
   }
 }
 

@@ -15,8 +15,8 @@ void relax() {
 #endif
 }
 
-// Waits until `value` is no longer `old`: a short spin (work usually comes within microseconds), then
-// sleep, so that a machine with other work isn't kept busy.
+// Waits until `value` is no longer `old`: a short spin (work usually comes within microseconds),
+// then sleep, so that a machine with other work isn't kept busy.
 void await_change(std::atomic<uint32_t>& value, uint32_t old) {
   constexpr int kSpins = 2000;
   for (int i = 0; i < kSpins; ++i) {

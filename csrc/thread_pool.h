@@ -1,5 +1,6 @@
-// A few threads that run one job together and meet at barriers inside it. Knows no work: jobs take their
-// tiles from counters of their own, which is safe because no output depends on who computes it.
+// A few threads that run one job together and meet at barriers inside it. Knows no work: jobs take
+// their tiles from counters of their own, which is safe because no output depends on who computes
+// it.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ class ThreadPool {
 
   int size() const { return threads_; }
 
-  // Runs job(thread) on every thread, the caller as thread 0; returns when all have finished. The job
-  // must not throw.
+  // Runs job(thread) on every thread, the caller as thread 0; returns when all have finished. The
+  // job must not throw.
   void run(const std::function<void(int)>& job);
 
   // For use inside a job, by all threads: nobody passes before everybody came.

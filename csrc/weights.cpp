@@ -18,22 +18,24 @@ const TypeInfo& checked_type(int32_t ggml_type, int64_t out_features, int64_t in
   if (out_features < 1 || in_features < 1 || out_features >= kMost || in_features >= kMost)
     throw std::invalid_argument("a linear weight needs 1 .. 2^31 - 1 rows and columns");
   if (in_features % t->block_inputs != 0)
-    throw std::invalid_argument("rows of " + std::to_string(in_features) + " are no multiple of the block " +
-                                std::to_string(t->block_inputs) + " of " + t->name);
+    throw std::invalid_argument("rows of " + std::to_string(in_features) +
+                                " are no multiple of the block " + std::to_string(t->block_inputs) +
+                                " of " + t->name);
   return *t;
 }
 
 }  // namespace
 
-Weights::Weights(size_t arena_bytes, int threads) : arena_(arena_bytes), pool_(checked_threads(threads)) {}
+Weights::Weights(size_t arena_bytes, int threads)
+    : arena_(arena_bytes), pool_(checked_threads(threads)) {}
 
 size_t Weights::packed_size(int32_t ggml_type, int64_t out_features, int64_t in_features) {
   const TypeInfo& t = checked_type(ggml_type, out_features, in_features);
   return aligned(static_cast<size_t>(num_panels(t, out_features)) * panel_bytes(t, in_features));
 }
 
-int Weights::add_linear(const std::string& name, int32_t ggml_type, const uint8_t* data, size_t bytes,
-                        int64_t out_features, int64_t in_features) {
+int Weights::add_linear(const std::string& name, int32_t ggml_type, const uint8_t* data,
+                        size_t bytes, int64_t out_features, int64_t in_features) {
   const TypeInfo& t = checked_type(ggml_type, out_features, in_features);
   const size_t expected = static_cast<size_t>(out_features) *
                           static_cast<size_t>(in_features / t.block_inputs) * t.source_block_bytes;
@@ -50,8 +52,8 @@ int Weights::add_linear(const std::string& name, int32_t ggml_type, const uint8_
     for (;;) {
       const int64_t first = next.fetch_add(tile);
       if (first >= panels) return;
-      const int64_t bad = pack_panels(static_cast<WeightType>(ggml_type), data, out_features, in_features,
-                                      packed, first, std::min(panels, first + tile));
+      const int64_t bad = pack_panels(static_cast<WeightType>(ggml_type), data, out_features,
+                                      in_features, packed, first, std::min(panels, first + tile));
       if (bad >= 0) bad_row.store(bad);
     }
   });
@@ -59,7 +61,8 @@ int Weights::add_linear(const std::string& name, int32_t ggml_type, const uint8_
     throw std::invalid_argument("tensor '" + name + "' has a value that is not finite near row " +
                                 std::to_string(bad_row.load()));
   used_ += size;
-  linears_.push_back({name, static_cast<WeightType>(ggml_type), &t, out_features, in_features, packed});
+  linears_.push_back(
+      {name, static_cast<WeightType>(ggml_type), &t, out_features, in_features, packed});
   entries_.push_back({true, linears_.size() - 1});
   return static_cast<int>(entries_.size()) - 1;
 }
@@ -75,13 +78,15 @@ int Weights::add_vector(const std::string& name, const float* data, int64_t n) {
 }
 
 const Linear& Weights::linear(int id) const {
-  if (id < 0 || static_cast<size_t>(id) >= entries_.size() || !entries_[static_cast<size_t>(id)].is_linear)
+  if (id < 0 || static_cast<size_t>(id) >= entries_.size() ||
+      !entries_[static_cast<size_t>(id)].is_linear)
     throw std::invalid_argument("weight " + std::to_string(id) + " is no linear weight");
   return linears_[entries_[static_cast<size_t>(id)].index];
 }
 
 const std::vector<float>& Weights::vector(int id) const {
-  if (id < 0 || static_cast<size_t>(id) >= entries_.size() || entries_[static_cast<size_t>(id)].is_linear)
+  if (id < 0 || static_cast<size_t>(id) >= entries_.size() ||
+      entries_[static_cast<size_t>(id)].is_linear)
     throw std::invalid_argument("weight " + std::to_string(id) + " is no vector");
   return vectors_[entries_[static_cast<size_t>(id)].index];
 }

@@ -16,9 +16,15 @@ struct Avx2 {
   static constexpr int kSignedBias = 0;
   static constexpr bool kFullU8 = false;
 
-  struct F { __m256 a, b; };
-  struct I { __m256i a, b; };
-  struct B { __m256i a, b; };
+  struct F {
+    __m256 a, b;
+  };
+  struct I {
+    __m256i a, b;
+  };
+  struct B {
+    __m256i a, b;
+  };
 
   static __m256i first8(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -112,11 +118,17 @@ struct Avx2 {
   static I iand(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
   static I ior(I x, I y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
   template <int N>
-  static I ishl(I x) { return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)}; }
+  static I ishl(I x) {
+    return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)};
+  }
   template <int N>
-  static I ishr(I x) { return {_mm256_srli_epi32(x.a, N), _mm256_srli_epi32(x.b, N)}; }
+  static I ishr(I x) {
+    return {_mm256_srli_epi32(x.a, N), _mm256_srli_epi32(x.b, N)};
+  }
   template <int N>
-  static I isar(I x) { return {_mm256_srai_epi32(x.a, N), _mm256_srai_epi32(x.b, N)}; }
+  static I isar(I x) {
+    return {_mm256_srai_epi32(x.a, N), _mm256_srai_epi32(x.b, N)};
+  }
   static int32_t ifold_max(I x) {
     const __m256i b = _mm256_max_epi32(x.a, x.b);
     __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
@@ -158,7 +170,8 @@ struct Avx2 {
   static B shl_b(B x, uint8_t mask) {
     return and_b({_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)}, mask);
   }
-  // Weights at most 127: a pair sum is at most 2 * 127 * 127 = 32,258, so the int16 never saturates.
+  // Weights at most 127: a pair sum is at most 2 * 127 * 127 = 32,258, so the int16 never
+  // saturates.
   static I dot4_u(I acc, B w, const int8_t* x) {
     const __m256i v = broadcast4(x), one = _mm256_set1_epi16(1);
     const __m256i a = _mm256_madd_epi16(_mm256_maddubs_epi16(w.a, v), one);
@@ -183,7 +196,8 @@ struct Avx2 {
     __builtin_memcpy(&v, p, 4);
     return _mm256_set1_epi32(v);
   }
-  // Inlined by force: g++ takes a function that only prefetches for one without effect and drops it.
+  // Inlined by force: g++ takes a function that only prefetches for one without effect and drops
+  // it.
   static inline __attribute__((always_inline)) void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
   }

@@ -45,7 +45,8 @@ struct Avx512 {
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
   static F neg(F a) {
-    return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN)));
+    return _mm512_castsi512_ps(
+        _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN)));
   }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
@@ -80,11 +81,17 @@ struct Avx512 {
   static I iand(I a, I b) { return _mm512_and_si512(a, b); }
   static I ior(I a, I b) { return _mm512_or_si512(a, b); }
   template <int N>
-  static I ishl(I a) { return _mm512_slli_epi32(a, N); }
+  static I ishl(I a) {
+    return _mm512_slli_epi32(a, N);
+  }
   template <int N>
-  static I ishr(I a) { return _mm512_srli_epi32(a, N); }
+  static I ishr(I a) {
+    return _mm512_srli_epi32(a, N);
+  }
   template <int N>
-  static I isar(I a) { return _mm512_srai_epi32(a, N); }
+  static I isar(I a) {
+    return _mm512_srai_epi32(a, N);
+  }
   static int32_t ifold_max(I a) {
     const __m256i b = _mm256_max_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
     __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
@@ -112,10 +119,16 @@ struct Avx512 {
   }
   static B or_b(B a, B b) { return _mm512_or_si512(a, b); }
   template <int N>
-  static B shr_b(B a, uint8_t mask) { return and_b(_mm512_srli_epi16(a, N), mask); }
+  static B shr_b(B a, uint8_t mask) {
+    return and_b(_mm512_srli_epi16(a, N), mask);
+  }
   template <int N>
-  static B shl_b(B a, uint8_t mask) { return and_b(_mm512_slli_epi16(a, N), mask); }
-  static I dot4_u(I acc, B w, const int8_t* x) { return _mm512_dpbusd_epi32(acc, w, broadcast4(x)); }
+  static B shl_b(B a, uint8_t mask) {
+    return and_b(_mm512_slli_epi16(a, N), mask);
+  }
+  static I dot4_u(I acc, B w, const int8_t* x) {
+    return _mm512_dpbusd_epi32(acc, w, broadcast4(x));
+  }
   static I dot4_s(I acc, B w, const int8_t* x) {
     return dot4_u(acc, _mm512_xor_si512(w, _mm512_set1_epi8(-128)), x);
   }
@@ -125,7 +138,8 @@ struct Avx512 {
     __builtin_memcpy(&v, p, 4);
     return _mm512_set1_epi32(v);
   }
-  // Inlined by force: g++ takes a function that only prefetches for one without effect and drops it.
+  // Inlined by force: g++ takes a function that only prefetches for one without effect and drops
+  // it.
   static inline __attribute__((always_inline)) void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
   }
