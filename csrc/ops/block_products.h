@@ -32,6 +32,17 @@ DP_INLINE void unroll(Fn&& fn) {
   }(std::make_integer_sequence<int, N>{});
 }
 
+// fn(0) .. fn(M-1) for the rows of a tile: unrolled, so that their accumulators stay in registers;
+// a loop in the scalar row, where that would only cost size.
+template <int M, class Fn>
+DP_INLINE void each_row(Fn&& fn) {
+#if defined(DRAFTPROOF_SCALAR_ROW)
+  for (int m = 0; m < M; ++m) fn(m);
+#else
+  unroll<M>(fn);
+#endif
+}
+
 // M rows of activation blocks of one block index.
 template <class Block>
 struct ActRows {
@@ -71,7 +82,7 @@ template <class S, int M, class Block>
 DP_INLINE void add_scaled(const uint16_t* d_w, ActRows<Block> x, const typename S::I (&isum)[M],
                           typename S::F (&acc)[M]) {
   const auto d = S::load_f16(d_w);
-  unroll<M>([&](auto m) DP_INLINED {
+  each_row<M>([&](auto m) DP_INLINED {
     acc[m] = S::fma(S::set1(x[m].d), S::mul(d, S::to_float(isum[m])), acc[m]);
   });
 }
@@ -80,7 +91,7 @@ template <class S, int M>
 DP_INLINE void add_scaled_plus(const uint16_t* d_w, const uint16_t* m_w, ActRows<ActBlock32> x,
                                const typename S::I (&isum)[M], typename S::F (&acc)[M]) {
   const auto d = S::load_f16(d_w), add = S::load_f16(m_w);
-  unroll<M>([&](auto m) DP_INLINED {
+  each_row<M>([&](auto m) DP_INLINED {
     auto t = S::mul(d, S::to_float(isum[m]));
     t = S::fma(add, S::set1(static_cast<float>(x[m].sum)), t);
     acc[m] = S::fma(S::set1(x[m].d), t, acc[m]);
@@ -90,23 +101,24 @@ DP_INLINE void add_scaled_plus(const uint16_t* d_w, const uint16_t* m_w, ActRows
 // Starts of the accumulators: -offset * sum(q), which makes unsigned weights signed for free.
 template <class S, int M>
 DP_INLINE void start_at(int32_t minus_offset, ActRows<ActBlock32> x, typename S::I (&isum)[M]) {
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::iset1(minus_offset * x[m].sum); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::iset1(minus_offset * x[m].sum); });
 }
 
 template <class S, int M>
 DP_INLINE void dot_nibbles32(const uint8_t (&q)[4][64], ActRows<ActBlock32> x,
                              typename S::I (&low)[M]) {
   typename S::I high[M];
-  unroll<M>([&](auto m) DP_INLINED { high[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { high[m] = S::izero(); });
   unroll<4>([&](auto j) DP_INLINED {
     const auto v = S::load_b(q[j]);
     const auto lo = nibble<S, false>(v), hi = nibble<S, true>(v);
-    unroll<M>([&](auto m) DP_INLINED {
+    each_row<M>([&](auto m) DP_INLINED {
       low[m] = S::dot4_u(low[m], lo, x[m].q + 4 * j);
       high[m] = S::dot4_u(high[m], hi, x[m].q + 16 + 4 * j);
     });
   });
-  unroll<M>([&](auto m) DP_INLINED { low[m] = S::iadd(low[m], nibble_product<S, true>(high[m])); });
+  each_row<M>([&](auto m)
+                  DP_INLINED { low[m] = S::iadd(low[m], nibble_product<S, true>(high[m])); });
 }
 
 template <class S, int M>
@@ -117,7 +129,7 @@ DP_INLINE void dot_fives32(const uint8_t (&q)[4][64], const uint8_t (&high)[64],
     const auto v = S::load_b(q[j]);
     const auto lo = S::or_b(S::and_b(v, 0x0f), moved_bits<S, j, 4>(bits, 0x10));
     const auto hi = S::or_b(S::template shr_b<4>(v, 0x0f), moved_bits<S, j + 4, 4>(bits, 0x10));
-    unroll<M>([&](auto m) DP_INLINED {
+    each_row<M>([&](auto m) DP_INLINED {
       isum[m] = S::dot4_u(isum[m], lo, x[m].q + 4 * j);
       isum[m] = S::dot4_u(isum[m], hi, x[m].q + 16 + 4 * j);
     });
@@ -135,7 +147,7 @@ DP_INLINE void add_block(const PanelQ4_0& w, ActRows<ActBlock32> x, typename S::
 template <class S, int M>
 DP_INLINE void add_block(const PanelQ4_1& w, ActRows<ActBlock32> x, typename S::F (&acc)[M]) {
   typename S::I isum[M];
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
   dot_nibbles32<S>(w.q, x, isum);
   add_scaled_plus<S>(w.d, w.m, x, isum, acc);
 }
@@ -151,7 +163,7 @@ DP_INLINE void add_block(const PanelQ5_0& w, ActRows<ActBlock32> x, typename S::
 template <class S, int M>
 DP_INLINE void add_block(const PanelQ5_1& w, ActRows<ActBlock32> x, typename S::F (&acc)[M]) {
   typename S::I isum[M];
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
   dot_fives32<S>(w.q, w.high, x, isum);
   add_scaled_plus<S>(w.d, w.m, x, isum, acc);
 }
@@ -162,7 +174,7 @@ DP_INLINE void add_block(const PanelQ8_0& w, ActRows<ActBlock32> x, typename S::
   start_at<S>(-S::kSignedBias, x, isum);
   unroll<8>([&](auto j) DP_INLINED {
     const auto v = S::load_b(w.q[j]);
-    unroll<M>([&](auto m) DP_INLINED { isum[m] = S::dot4_s(isum[m], v, x[m].q + 4 * j); });
+    each_row<M>([&](auto m) DP_INLINED { isum[m] = S::dot4_s(isum[m], v, x[m].q + 4 * j); });
   });
   add_scaled<S>(w.d, x, isum, acc);
 }
@@ -207,7 +219,7 @@ DP_INLINE void add_scaled_minus(const uint16_t* d_w, const uint16_t* dmin_w,
   const auto pair46 = S::iand(mins.high, even),
              pair57 = S::iand(S::template ishr<8>(mins.high), even);
   const auto d = S::load_f16(d_w), dmin = S::load_f16(dmin_w);
-  unroll<M>([&](auto m) DP_INLINED {
+  each_row<M>([&](auto m) DP_INLINED {
     auto msum = S::dot2(S::izero(), pair02, x[m].sum32);
     msum = S::dot2(msum, pair13, x[m].sum32 + 2);
     msum = S::dot2(msum, pair46, x[m].sum32 + 4);
@@ -221,18 +233,20 @@ DP_INLINE void add_scaled_minus(const uint16_t* d_w, const uint16_t* dmin_w,
 template <class S, int M>
 DP_INLINE void add_block(const PanelQ4_K& w, ActRows<ActBlock256> x, typename S::F (&acc)[M]) {
   typename S::I isum[M];
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
   const SixBits<S> scales = scales_of<S>(w.scales);
   unroll<8>([&](auto b) DP_INLINED {
+    constexpr bool kHigh = b % 2 == 1;
     typename S::I dot[M];
-    unroll<M>([&](auto m) DP_INLINED { dot[m] = S::izero(); });
+    each_row<M>([&](auto m) DP_INLINED { dot[m] = S::izero(); });
     unroll<8>([&](auto j) DP_INLINED {
-      const auto u = nibble < S, b % 2 == 1 > (S::load_b(w.q[b / 2][j]));
-      unroll<M>([&](auto m) DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 32 * b + 4 * j); });
+      const auto u = nibble<S, kHigh>(S::load_b(w.q[b / 2][j]));
+      each_row<M>([&](auto m)
+                      DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 32 * b + 4 * j); });
     });
     const auto s = scale_byte<S, b % 4>(b < 4 ? scales.low : scales.high);
-    unroll<M>([&](auto m) DP_INLINED {
-      isum[m] = S::iadd(isum[m], S::imul(s, nibble_product < S, b % 2 == 1 > (dot[m])));
+    each_row<M>([&](auto m) DP_INLINED {
+      isum[m] = S::iadd(isum[m], S::imul(s, nibble_product<S, kHigh>(dot[m])));
     });
   });
   add_scaled_minus<S>(w.d, w.dmin, w.scales, x, isum, acc);
@@ -241,20 +255,21 @@ DP_INLINE void add_block(const PanelQ4_K& w, ActRows<ActBlock256> x, typename S:
 template <class S, int M>
 DP_INLINE void add_block(const PanelQ5_K& w, ActRows<ActBlock256> x, typename S::F (&acc)[M]) {
   typename S::I isum[M];
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
   const SixBits<S> scales = scales_of<S>(w.scales);
   unroll<8>([&](auto b) DP_INLINED {
     typename S::I dot[M];
-    unroll<M>([&](auto m) DP_INLINED { dot[m] = S::izero(); });
+    each_row<M>([&](auto m) DP_INLINED { dot[m] = S::izero(); });
     unroll<8>([&](auto j) DP_INLINED {
       const auto v = S::load_b(w.q[b / 2][j]);
       const auto bits = moved_bits<S, b, 4>(S::load_b(w.high[j]), 0x10);
       const auto low = b % 2 == 0 ? S::and_b(v, 0x0f) : S::template shr_b<4>(v, 0x0f);
       const auto u = S::or_b(low, bits);
-      unroll<M>([&](auto m) DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 32 * b + 4 * j); });
+      each_row<M>([&](auto m)
+                      DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 32 * b + 4 * j); });
     });
     const auto s = scale_byte<S, b % 4>(b < 4 ? scales.low : scales.high);
-    unroll<M>([&](auto m) DP_INLINED { isum[m] = S::iadd(isum[m], S::imul(s, dot[m])); });
+    each_row<M>([&](auto m) DP_INLINED { isum[m] = S::iadd(isum[m], S::imul(s, dot[m])); });
   });
   add_scaled_minus<S>(w.d, w.dmin, w.scales, x, isum, acc);
 }
@@ -262,21 +277,22 @@ DP_INLINE void add_block(const PanelQ5_K& w, ActRows<ActBlock256> x, typename S:
 template <class S, int M>
 DP_INLINE void add_block(const PanelQ6_K& w, ActRows<ActBlock256> x, typename S::F (&acc)[M]) {
   typename S::I isum[M];
-  unroll<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
+  each_row<M>([&](auto m) DP_INLINED { isum[m] = S::izero(); });
   unroll<16>([&](auto s) DP_INLINED {
     constexpr int n = s / 8, g = (s % 8) / 2, first = (s % 2) * 4;
     typename S::I dot[M];
-    unroll<M>([&](auto m) DP_INLINED { dot[m] = S::iset1(x[m].sum16_m32[s]); });
+    each_row<M>([&](auto m) DP_INLINED { dot[m] = S::iset1(x[m].sum16_m32[s]); });
     unroll<4>([&](auto i) DP_INLINED {
       constexpr int j = first + i;
       const auto v = S::load_b(w.low[n][g % 2][j]);
       const auto low = g < 2 ? S::and_b(v, 0x0f) : S::template shr_b<4>(v, 0x0f);
       const auto high = moved_bits<S, 2 * g, 4>(S::load_b(w.high[n][j]), 0x30);
       const auto u = S::or_b(low, high);
-      unroll<M>([&](auto m) DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 16 * s + 4 * i); });
+      each_row<M>([&](auto m)
+                      DP_INLINED { dot[m] = S::dot4_u(dot[m], u, x[m].q + 16 * s + 4 * i); });
     });
     const auto scale = S::iload_s8(w.scales[s]);
-    unroll<M>([&](auto m) DP_INLINED { isum[m] = S::iadd(isum[m], S::imul(scale, dot[m])); });
+    each_row<M>([&](auto m) DP_INLINED { isum[m] = S::iadd(isum[m], S::imul(scale, dot[m])); });
   });
   add_scaled<S>(w.d, x, isum, acc);
 }

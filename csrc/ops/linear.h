@@ -36,7 +36,7 @@ void quantized_tile(const PanelArgs& a, int row) {
   const auto* panel = reinterpret_cast<const Panel*>(a.panel);
   const uint8_t* act = a.act + static_cast<size_t>(row) * a.act_stride;
   typename S::F acc[M];
-  unroll<M>([&](auto m) DP_INLINED { acc[m] = S::zero(); });
+  each_row<M>([&](auto m) DP_INLINED { acc[m] = S::zero(); });
   for (int64_t b = 0; b < a.blocks; ++b) {
     if (row == 0) prefetch_ahead<S>(panel[b]);  // later tiles find the panel in cache
     const ActRows<Block> x{act + static_cast<size_t>(b) * sizeof(Block), a.act_stride};
@@ -46,7 +46,7 @@ void quantized_tile(const PanelArgs& a, int row) {
     else
       add_block<S>(panel[b], x, acc);
   }
-  unroll<M>([&](auto m) DP_INLINED { write_outputs<S>(a, row + m, 0, acc[m]); });
+  each_row<M>([&](auto m) DP_INLINED { write_outputs<S>(a, row + m, 0, acc[m]); });
 }
 
 template <class S, class Panel, class Block>
@@ -99,7 +99,7 @@ void float_tile(const PanelArgs& a, int row, int vector) {
   for (int64_t k = 0; k < a.blocks; ++k, w += 64) {
     typename S::F wide[kVectors];
     unroll<kVectors>([&](auto v) DP_INLINED { wide[v] = widen<S>(w + kLanes * v); });
-    unroll<M>([&](auto m) DP_INLINED {
+    each_row<M>([&](auto m) DP_INLINED {
       const auto xk = S::set1(x[static_cast<size_t>(m) * stride + static_cast<size_t>(k)]);
       unroll<kVectors>([&](auto v) DP_INLINED { acc[m][v] = S::fma(xk, wide[v], acc[m][v]); });
     });
