@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from draftproof.drafting import Drafter, SpeculationStats, WindowDrafter
+from draftproof.drafting.resync import ResyncDrafter
 from draftproof.drafting.store import RequestStore
 from draftproof.drafting.suffix import SuffixDrafter
+from draftproof.drafting.template import TemplateDrafter
 from draftproof.formats.gguf import GgufFile
 from draftproof.text import Tokenizer
 
@@ -46,23 +48,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--replay", type=Path, required=True)
-    parser.add_argument("--drafter", choices=("window", "suffix", "suffix+store"), default="suffix")
+    names = ("window", "suffix", "suffix+store", "template", "resync")
+    parser.add_argument("--drafter", choices=names, default="suffix")
     parser.add_argument("--k", type=int, default=8)
     arguments = parser.parse_args()
     with GgufFile.open(arguments.model) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
+
+    def plain(text: str) -> list[int]:
+        return tokenizer.encode(text, parse_special=False)
+
     store = RequestStore()
     make: dict[str, Callable[[], Drafter]] = {
         "window": WindowDrafter,
         "suffix": SuffixDrafter,
         "suffix+store": lambda: SuffixDrafter(store),
+        "template": lambda: TemplateDrafter(tokenizer.token_bytes, plain),
+        "resync": ResyncDrafter,
     }
     kinds: dict[str, list[int]] = {}
     seconds = 0.0
     for line in arguments.replay.read_text().splitlines():
         record = json.loads(line)
-        prompt = tokenizer.encode(record["prompt"], parse_special=False)
-        output = tokenizer.encode(record["output"], parse_special=False)
+        prompt = plain(record["prompt"])
+        output = plain(record["output"])
         drafter = make[arguments.drafter]()
         begin = time.perf_counter()
         stats = replay(drafter, prompt, output, arguments.k)

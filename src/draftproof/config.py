@@ -14,7 +14,7 @@ from pathlib import Path
 from draftproof.errors import InvalidRequestError
 
 KV_TYPES = ("f16", "f32", "bf16")
-DRAFTERS = ("off", "auto", "suffix", "window", "oracle")
+DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
 DEFAULT_DRAFT_TOKENS = 4

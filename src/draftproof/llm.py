@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from draftproof import catalogue
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
+from draftproof.drafting import DraftMemory, TokenText
+from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
 from draftproof.engine import Engine
 from draftproof.errors import InvalidRequestError
 from draftproof.outputs import Audit, Completion, Delta, EngineInfo, Timings, TokenEvent, Usage
@@ -74,6 +78,8 @@ class LLM:
     def _set_up(self, loaded: LoadedModel, config: EngineConfig) -> None:
         self._loaded: LoadedModel | None = loaded
         self._lock = threading.Lock()  # held while the engine is touched
+        self._knows_cost = False
+        self.on_notice: Callable[[str], None] = _to_stderr  # gets one line that isn't fatal
         self._engine = Engine(
             loaded.player,
             loaded.kv,
@@ -82,6 +88,7 @@ class LLM:
             max_rows=config.max_rows,
             max_logit_rows=config.max_logit_rows,
             prefill_chunk=config.prefill_chunk,
+            memory=DraftMemory(TokenText(loaded.tokenizer.token_bytes, self._encode_plain)),
         )
 
     def __enter__(self) -> LLM:
@@ -151,7 +158,7 @@ class LLM:
         request = Request(
             self._encode(prompt),
             sampling,
-            speculation,
+            self._encode_reference(speculation or SpeculativeConfig()),
             eos_ids=tokenizer.eos_ids,
             stop_ids=stop_ids,
             text_sink=Detokenizer(tokenizer, sampling.stop),
@@ -160,8 +167,41 @@ class LLM:
         self._engine.check(request)
         return self._deltas(request)
 
+    @property
+    def verify_cost(self) -> VerifyCost:
+        """V(m) of this model on this machine: measured here, or what an earlier run measured, at
+        the first use, and then learned from every step."""
+        with self._lock:
+            self._learn_cost()
+            return self._engine.memory.verify_cost
+
+    def _learn_cost(self) -> None:
+        """Once per LLM; the lock is held. While the KV cache is full: at a later request."""
+        loaded = self._model
+        if self._knows_cost:
+            return
+        engine = self._engine
+        if not engine.can_measure:
+            return
+        path = cache_path(
+            catalogue.cache_dir(), loaded.fingerprint, loaded.player.isa, loaded.player.threads
+        )
+        measurement = measured_or_cached(path, engine.measure_verify_cost, self.on_notice)
+        engine.memory.verify_cost.use(measurement)
+        self._knows_cost = True
+
+    def _encode_reference(self, config: SpeculativeConfig) -> SpeculativeConfig:
+        if not isinstance(config.reference, str):
+            return config
+        return replace(config, reference=tuple(self._encode_plain(config.reference)))
+
+    def _encode_plain(self, text: str) -> list[int]:
+        return self._model.tokenizer.encode(text, parse_special=False)
+
     def _deltas(self, request: Request) -> Iterator[Delta]:
         with self._lock:
+            if request.stats.controlled:
+                self._learn_cost()
             self._engine.add(request)
         try:
             done = False
@@ -236,6 +276,10 @@ class LLM:
         if self._loaded is None:
             raise InvalidRequestError("this LLM is closed: make a new one")
         return self._loaded
+
+
+def _to_stderr(line: str) -> None:
+    print(f"draftproof: {line}", file=sys.stderr)
 
 
 def _timings(request: Request, load_ms: float) -> Timings:

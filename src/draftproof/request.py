@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from draftproof.config import SpeculativeConfig, check_int, check_real
-from draftproof.drafting import Drafter, SpeculationStats, make_drafter
+from draftproof.drafting import Controller, SpeculationStats
 from draftproof.errors import InvalidRequestError
 from draftproof.outputs import FinishReason, TokenEvent
 
@@ -131,7 +131,7 @@ class Request:
         "cancelled",
         "capacity",
         "completed_text",
-        "drafter",
+        "controller",
         "finish_reason",
         "id",
         "inbox",
@@ -180,7 +180,7 @@ class Request:
         if not sampling.ignore_eos:
             self.stop_ids.update(eos_ids)
         self.text_sink = text_sink
-        self.drafter: Drafter = make_drafter(self.speculation)
+        self.controller: Controller  # set by Engine.add
         self.stats = SpeculationStats.of(self.speculation)
         self.session: Session | None = None
         self.replay: Replay | None = None

@@ -46,10 +46,11 @@ def test_measure_runs_every_prompt_in_every_mode(fake: FakeLLM) -> None:
     assert all((s.temperature, s.max_tokens) == (0.0, 2) for _, s, _ in calls)
     assert [(c.drafter, c.verify) for _, _, c in calls[:3]] == [
         ("off", "exact"),
-        ("window", "exact"),
-        ("window", "replay"),
+        ("auto", "exact"),
+        ("auto", "replay"),
     ]
-    assert {c.k for _, _, c in calls if c.drafter == "window"} == {9}
+    assert {c.k for _, _, c in calls if c.drafter == "auto"} == {9}
+    assert not any(c.remember for _, _, c in calls if c.drafter == "auto")
     assert [c.is_identical for c in comparisons] == [True, True]
     assert comparisons[0].speedup("exact") == pytest.approx(2.5)
     assert comparisons[0].speedup("replay") == pytest.approx(0.95)
@@ -88,7 +89,7 @@ def test_all_identical(invoke: Invoke, fake: FakeLLM) -> None:
     assert "5 ÷ 8" in result.stdout
     assert fake.loaded[0]["model"] is None
     assert fake.calls[-1][1].max_tokens == 128
-    assert fake.calls[-1][2].k == 8
+    assert fake.calls[-1][2].k is None
 
 
 def test_options_arrive(invoke: Invoke, fake: FakeLLM) -> None:
@@ -141,7 +142,7 @@ def test_json_has_whole_digests_and_all_statistics(invoke: Invoke, fake: FakeLLM
     assert result.stdout.count("\n") == 1
     value = json.loads(result.stdout)
     assert value["identical"] is True
-    assert value["k"] == 8
+    assert value["k"] == "auto"
     assert value["engine"]["isa"] == "scalar"
     assert [entry["title"] for entry in value["prompts"]] == [prompt.title for prompt in PROMPTS]
     for entry in value["prompts"]:
@@ -153,9 +154,9 @@ def test_json_has_whole_digests_and_all_statistics(invoke: Invoke, fake: FakeLLM
         assert entry["runs"]["exact"]["speculation"]["drafted"] == 8
 
 
-@pytest.mark.parametrize("option", ["--spec-k", "--max-tokens"])
-def test_out_of_range(invoke: Invoke, fake: FakeLLM, option: str) -> None:
-    result = invoke("demo", option, "0")
+@pytest.mark.parametrize(("option", "value"), [("--spec-k", "64"), ("--max-tokens", "0")])
+def test_out_of_range(invoke: Invoke, fake: FakeLLM, option: str, value: str) -> None:
+    result = invoke("demo", option, value)
     assert result.exit_code == 2
     assert option in result.stderr
     assert result.stderr.count("\n") == 1

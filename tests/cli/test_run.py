@@ -105,7 +105,8 @@ def test_defaults(invoke: Invoke, fake: FakeLLM) -> None:
     _, sampling, speculation = fake.calls[0]
     assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.0, 512, None)
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 1.0, 0.0)
-    assert (speculation.drafter, speculation.k, speculation.verify) == ("window", 4, "exact")
+    assert (speculation.drafter, speculation.k, speculation.verify) == ("auto", None, "exact")
+    assert speculation.k_max == 63
 
 
 def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
@@ -113,7 +114,7 @@ def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
         *("run", "m.gguf", "hi", "--system", "Be brief.", "--max-tokens", "2"),
         *("--temperature", "0.5", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.05"),
         *("--seed", "18446744073709551615", "--threads", "3", "--ctx", "99", "--kv-type", "bf16"),
-        *("--spec", "window", "--spec-k", "63", "--spec-verify", "replay"),
+        *("--spec", "window", "--spec-k", "63", "--spec-verify", "replay", "--spec-k-max", "9"),
     )
     assert result.exit_code == 0, result.stderr
     assert fake.loaded == [{"model": "m.gguf", "threads": 3, "ctx": 99, "kv_type": "bf16"}]
@@ -122,6 +123,7 @@ def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
     assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.5, 2, 2**64 - 1)
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (40, 0.9, 0.05)
     assert (speculation.drafter, speculation.k, speculation.verify) == ("window", 63, "replay")
+    assert speculation.k_max == 9
 
 
 def test_raw_is_text(invoke: Invoke, fake: FakeLLM) -> None:
@@ -142,11 +144,13 @@ def test_raw_is_text(invoke: Invoke, fake: FakeLLM) -> None:
         (["--seed", "-1"], ["seed", "-1"]),
         (["--threads", "0"], ["threads", "0"]),
         (["--ctx", "0"], ["ctx", "0"]),
-        (["--spec-k", "0"], ["--spec-k", "63", "0"]),
+        (["--spec-k", "-1"], ["--spec-k", "63", "-1"]),
+        (["--spec-k", "many"], ["--spec-k", "number or auto", "many"]),
+        (["--spec-k-max", "64"], ["--spec-k-max", "63", "64"]),
         (["--spec-k", "64"], ["--spec-k", "63", "64"]),
         (["--spec-acceptance", "1.1"], ["--spec-acceptance", "1.1"]),
         (["--spec", "oracle"], ["--spec-recording FILE"]),
-        (["--spec-recording", "x.json"], ["--spec oracle", "window"]),
+        (["--spec-recording", "x.json"], ["--spec oracle", "auto"]),
         (["--spec", "oracle", "--spec-recording", "/no/such"], ["/no/such", "No such file"]),
     ],
 )

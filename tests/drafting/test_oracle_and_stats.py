@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting import NO_DRAFT, OracleDrafter, SpeculationStats, make_drafter
-from draftproof.drafting.stats import FORWARD_KINDS
+from draftproof.drafting.stats import FORWARD_KINDS, PLAIN_REASONS
 
 RECORDING = [5, 0, 7, 7, 3, 1, 9, 2]
 PROMPT = [1, 2, 3]
@@ -69,7 +69,7 @@ def test_made_by_name() -> None:
     drafter = make_drafter(config)
     drafter.start(PROMPT)
     assert drafter.propose(PROMPT, 3).tokens == (4, 0, 7)
-    assert make_drafter(SpeculativeConfig()).propose([1] * 50, 4) == NO_DRAFT
+    assert make_drafter(SpeculativeConfig("off")).propose([1] * 50, 4) == NO_DRAFT
     assert make_drafter(SpeculativeConfig("window")).propose([1] * 50, 4).tokens == (1, 1, 1, 1)
 
 
@@ -118,7 +118,7 @@ def test_sums(tries: list[tuple[int, int, int]]) -> None:
 
 
 def test_keys_are_always_there() -> None:
-    values = SpeculationStats.of(SpeculativeConfig()).to_dict()
+    values = SpeculationStats.of(SpeculativeConfig("off")).to_dict()
     assert list(values) == [
         "drafter",
         "k",
@@ -133,8 +133,18 @@ def test_keys_are_always_there() -> None:
         "mean_acceptance_length",
         "replay_mismatches",
         "forwards",
+        "controlled",
+        "by_source",
+        "accepted_per_position",
+        "plain_steps",
+        "drafting_ms",
+        "time_saved_ms",
+        "modelled_speedup",
     ]
     assert values["drafter"] == "off"
     assert values["verify"] == "exact"
     assert values["forwards"] == dict.fromkeys(FORWARD_KINDS, 0)
-    assert all(values[key] == 0 for key in list(values)[3:-1])
+    assert all(values[key] == 0 for key in list(values)[3:12])
+    assert values["plain_steps"] == dict.fromkeys(PLAIN_REASONS, 0)
+    assert values["time_saved_ms"] == values["drafting_ms"] == 0
+    assert values["modelled_speedup"] == 1

@@ -16,7 +16,7 @@ from draftproof.engine import Engine
 from draftproof.request import Request, SamplingParams
 from draftproof.text import Detokenizer
 
-OFF = SpeculativeConfig()
+OFF = SpeculativeConfig("off")
 
 
 @dataclass(frozen=True)

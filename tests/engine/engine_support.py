@@ -19,7 +19,7 @@ from draftproof.outputs import Completion
 from draftproof.request import Request, SamplingParams
 
 VOCAB = 24
-OFF = SpeculativeConfig()
+OFF = SpeculativeConfig("off")
 WINDOW_KS = (1, 2, 3, 4, 8, 16)
 ACCEPTANCES = (0.0, 0.3, 0.7, 0.9, 1.0)
 

@@ -28,7 +28,11 @@ BAD_SAMPLING = [
 ]
 BAD_SPECULATION: list[tuple[str, dict[str, Any]]] = [
     ("drafter", {"drafter": "ngram"}),
-    *[("k", {"k": v}) for v in (0, 64, -1, 2.0, True, None)],
+    *[("k", {"k": v}) for v in (64, -1, 2.0, True, "auto")],
+    *[("k_max", {"k_max": v}) for v in (64, -1, 2.0, True, None)],
+    *[("remember", {"remember": v}) for v in (1, None)],
+    *[("scope", {"scope": v}) for v in (1, None)],
+    *[("reference", {"reference": v}) for v in (3, (-1,), ["a"])],
     ("verify", {"verify": "fast"}),
     ("recording", {"drafter": "oracle"}),
     ("recording", {"drafter": "oracle", "recording": ()}),
@@ -75,8 +79,25 @@ def test_good_settings() -> None:
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
     SamplingParams(0.7, 40, 0.9, 0.05, 2**64 - 1, 1, ("x",), (0,), True)
-    assert SpeculativeConfig() == SpeculativeConfig("off", 4, "exact")
-    assert [SpeculativeConfig("window", k).k for k in (1, 63)] == [1, 63]
+    assert SpeculativeConfig() == SpeculativeConfig("auto", None, "exact")
+    assert [SpeculativeConfig("window", k).k for k in (0, 1, 63)] == [0, 1, 63]
+    assert SpeculativeConfig(reference=[1, 2]).reference == (1, 2)  # type: ignore[arg-type]
+
+
+def test_the_largest_draft() -> None:
+    def largest(*args: Any, **options: Any) -> tuple[int, bool]:
+        config = SpeculativeConfig(*args, **options)
+        return config.largest_draft, config.is_controlled
+
+    assert largest() == (63, True)
+    assert largest("window", k_max=7) == (7, True)
+    assert largest("window", 5) == (5, False)
+    assert largest("auto", 0) == (0, False)
+    assert largest("off") == largest("off", 8) == (0, False)
+    assert largest("window", None, "replay") == (4, False)  # replay never pays: nothing to choose
+
+
+def test_good_engine_settings() -> None:
     for chunk in (1, 64, 256):
         config = EngineConfig(threads=1, prefill_chunk=chunk)
         assert config.max_rows == max(chunk, 64)

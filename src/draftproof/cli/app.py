@@ -30,7 +30,11 @@ class KvType(str, Enum):
 
 
 class Drafter(str, Enum):
+    AUTO = "auto"
     OFF = "off"
+    SUFFIX = "suffix"
+    TEMPLATE = "template"
+    RESYNC = "resync"
     WINDOW = "window"
     ORACLE = "oracle"
 
@@ -54,6 +58,12 @@ def _print_version(wanted: bool) -> None:
 Threads = Annotated[
     int | None,
     typer.Option("--threads", "-t", help="Threads. Default: the cores this process may use."),
+]
+SpecK = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto", help="Draft tokens per step, 0 to 63; auto: as many as pay, step by step."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 
@@ -106,8 +116,13 @@ def run(
         typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
     ] = None,
     kv_type: Annotated[KvType, typer.Option(help="How keys and values are stored.")] = KvType.F16,
-    spec: Annotated[Drafter, typer.Option(help="Who drafts.")] = Drafter.WINDOW,
-    spec_k: Annotated[int, typer.Option(help="Draft tokens per step, 1 to 63.")] = 4,
+    spec: Annotated[
+        Drafter, typer.Option(help="Who drafts; auto: whoever promises most.")
+    ] = Drafter.AUTO,
+    spec_k: SpecK = "auto",
+    spec_k_max: Annotated[
+        int, typer.Option(metavar="N", help="With `--spec-k auto`: draft tokens at most.")
+    ] = 63,
     spec_verify: Annotated[
         Verify, typer.Option(help="exact: one batched pass; replay: one row at a time, for audits.")
     ] = Verify.EXACT,
@@ -143,6 +158,7 @@ def run(
             kv_type=kv_type.value,
             drafter=spec.value,
             k=spec_k,
+            k_max=spec_k_max,
             verify=spec_verify.value,
             recording=spec_recording,
             acceptance=spec_acceptance,
@@ -159,7 +175,7 @@ def demo(
         typer.Option("--model", "-m", help="A .gguf file or a name. Default: smollm2-135m."),
     ] = None,
     threads: Threads = None,
-    spec_k: Annotated[int, typer.Option(help="Draft tokens per step, 1 to 63.")] = 8,
+    spec_k: SpecK = "auto",
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", help="Length of each answer at most, in tokens.")
     ] = 128,
@@ -186,6 +202,9 @@ def profile(
         typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
     ] = None,
     threads: Threads = None,
+    context: Annotated[
+        int, typer.Option("--context", help="Tokens before the steps that are timed.")
+    ] = 512,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg|png", help="Draw it too; needs the extra `plot`."),
@@ -196,7 +215,9 @@ def profile(
     with guarded():
         from draftproof.cli.profile import ProfileOptions, run_profile
 
-        options = ProfileOptions(model=model, threads=threads, plot=plot, as_json=as_json)
+        options = ProfileOptions(
+            model=model, threads=threads, context=context, plot=plot, as_json=as_json
+        )
         code = run_profile(options)
     raise typer.Exit(code)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftproof.cli.run import generate, messages_of, open_model
+from draftproof.cli.run import generate, messages_of, open_model, parse_k
 from draftproof.cli.terminal import EXIT_CHECK_FAILED, TextOut, note, print_json
-from draftproof.config import MAX_DRAFT_TOKENS, SpeculativeConfig, check_int
+from draftproof.config import SpeculativeConfig, check_int
 
 if TYPE_CHECKING:
     from draftproof.llm import LLM
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The command line of `demo`. k: draft tokens per step; max_tokens per answer."""
+    """The command line of `demo`. k: draft tokens per step, or auto; max_tokens per answer."""
 
     model: str | None = None
     threads: int | None = None
-    k: int = 8
+    k: str = "auto"
     max_tokens: int = 128
     as_json: bool = False
 
@@ -124,7 +124,7 @@ def measure(
     llm: LLM,
     prompts: Sequence[DemoPrompt],
     *,
-    k: int,
+    k: int | None,
     max_tokens: int,
     on_start: Callable[[DemoPrompt, str], None],
     on_text: Callable[[str], None],
@@ -135,9 +135,10 @@ def measure(
     from draftproof.request import SamplingParams
 
     configs = {
-        OFF: SpeculativeConfig(),
-        EXACT: SpeculativeConfig(drafter="window", k=k, verify="exact"),
-        REPLAY: SpeculativeConfig(drafter="window", k=k, verify="replay"),
+        OFF: SpeculativeConfig(drafter="off"),
+        # Nothing is remembered: the second answer must not be drafted from the first.
+        EXACT: SpeculativeConfig(drafter="auto", k=k, verify="exact", remember=False),
+        REPLAY: SpeculativeConfig(drafter="auto", k=k, verify="replay", remember=False),
     }
     # The first run after loading pays for page faults and waking threads: not the model's speed.
     warm_up = SamplingParams(max_tokens=min(_WARM_UP_TOKENS, max_tokens))
@@ -168,11 +169,11 @@ def _answer(
     return generate(llm, messages, sampling, config, lambda text, _: on_text(text))
 
 
-def to_dict(comparisons: Sequence[Comparison], k: int) -> dict[str, Any]:
+def to_dict(comparisons: Sequence[Comparison], k: int | None) -> dict[str, Any]:
     """What --json prints: whole digests, rates, and the full statistics of each run."""
     return {
         "identical": all(c.is_identical for c in comparisons),
-        "k": k,
+        "k": "auto" if k is None else k,
         "plain_spread": plain_spread(comparisons),
         "engine": comparisons[0].completions[OFF].to_dict()["engine"],
         "prompts": [
@@ -198,23 +199,23 @@ def _run_dict(comparison: Comparison, mode: str) -> dict[str, Any]:
 
 def run_demo(options: DemoOptions) -> int:
     """The exit code of `draftproof demo`."""
-    check_int("--spec-k", options.k, 1, MAX_DRAFT_TOKENS)
+    k = parse_k(options.k)
     check_int("--max-tokens", options.max_tokens, 1, 1 << 20)
     llm = open_model(options.model, threads=options.threads)
     screen = _Screen(quiet=options.as_json)
     comparisons = measure(
         llm,
         PROMPTS,
-        k=options.k,
+        k=k,
         max_tokens=options.max_tokens,
         on_start=screen.start,
         on_text=screen.write,
     )
     screen.finish()
     if options.as_json:
-        print_json(to_dict(comparisons, options.k))
+        print_json(to_dict(comparisons, k))
     else:
-        _print_table(comparisons, options.k)
+        _print_table(comparisons, k)
     return _verdict(comparisons)
 
 
@@ -245,7 +246,7 @@ class _Screen:
             self._out.finish()
 
 
-def _print_table(comparisons: Sequence[Comparison], k: int) -> None:
+def _print_table(comparisons: Sequence[Comparison], k: int | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -278,7 +279,8 @@ def _print_table(comparisons: Sequence[Comparison], k: int) -> None:
     # A file or a pipe has no width of its own: nothing is to be cut there.
     console.print(table, width=None if console.is_terminal else 100)
     engine = comparisons[0].completions[OFF].engine
-    note(f"window drafter, k = {k}; {engine.isa} kernels, {engine.threads} threads, greedy")
+    length = "auto" if k is None else k
+    note(f"auto drafter, k = {length}; {engine.isa} kernels, {engine.threads} threads, greedy")
     spread = plain_spread(comparisons)
     if spread > _STEADY_SPREAD:
         note(

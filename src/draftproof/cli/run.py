@@ -57,8 +57,9 @@ class RunOptions:
     threads: int | None = None
     ctx: int | None = None
     kv_type: str = "f16"
-    drafter: str = "window"
-    k: int = 4
+    drafter: str = "auto"
+    k: str = "auto"
+    k_max: int = MAX_DRAFT_TOKENS
     verify: str = "exact"
     recording: Path | None = None
     acceptance: float = 1.0
@@ -140,9 +141,21 @@ def load_recording(path: Path) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def parse_k(text: str) -> int | None:
+    """`--spec-k`: a number is a fixed draft length, `auto` (None) leaves it to the controller."""
+    if text == "auto":
+        return None
+    try:
+        k = int(text)
+    except ValueError:
+        raise InvalidRequestError(f"--spec-k must be a number or auto, got {text!r}") from None
+    check_int("--spec-k", k, 0, MAX_DRAFT_TOKENS)
+    return k
+
+
 def speculation_of(options: RunOptions) -> SpeculativeConfig:
     """Checks the --spec options, in the words of the command line."""
-    check_int("--spec-k", options.k, 1, MAX_DRAFT_TOKENS)
+    check_int("--spec-k-max", options.k_max, 0, MAX_DRAFT_TOKENS)
     check_real("--spec-acceptance", options.acceptance, 0.0, 1.0)
     recording = None
     if options.drafter == "oracle":
@@ -157,7 +170,8 @@ def speculation_of(options: RunOptions) -> SpeculativeConfig:
         )
     return SpeculativeConfig(
         drafter=options.drafter,
-        k=options.k,
+        k=parse_k(options.k),
+        k_max=options.k_max,
         verify=options.verify,
         recording=recording,
         acceptance=options.acceptance,

@@ -5,24 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from draftproof.config import SpeculativeConfig
+from draftproof.drafting.acceptance import Acceptance
+from draftproof.drafting.auto import AutoDrafter
+from draftproof.drafting.controller import Controller, DraftMemory, TokenText
 from draftproof.drafting.drafter import NO_DRAFT, Draft, Drafter, NoDrafter
 from draftproof.drafting.oracle import OracleDrafter
+from draftproof.drafting.resync import ResyncDrafter
 from draftproof.drafting.stats import SpeculationStats
+from draftproof.drafting.store import RequestStore
+from draftproof.drafting.suffix import SuffixDrafter
+from draftproof.drafting.template import TemplateDrafter
+from draftproof.drafting.verify_cost import VerifyCost
 from draftproof.drafting.window import WindowDrafter
+from draftproof.errors import InvalidRequestError
 
 __all__ = [
     "NO_DRAFT",
+    "Acceptance",
+    "AutoDrafter",
+    "Controller",
     "Draft",
+    "DraftMemory",
     "Drafter",
     "NoDrafter",
     "OracleDrafter",
+    "RequestStore",
+    "ResyncDrafter",
     "SpeculationStats",
+    "SuffixDrafter",
+    "TemplateDrafter",
+    "TokenText",
+    "VerifyCost",
     "WindowDrafter",
     "make_drafter",
 ]
 
 
-def _oracle(config: SpeculativeConfig) -> Drafter:
+_Make = Callable[[SpeculativeConfig, DraftMemory], Drafter]
+IN_AUTO = ("suffix", "template", "resync")
+
+
+def _oracle(config: SpeculativeConfig, _: DraftMemory) -> Drafter:
     return OracleDrafter(
         config.recording or (),
         config.acceptance,
@@ -32,13 +55,43 @@ def _oracle(config: SpeculativeConfig) -> Drafter:
     )
 
 
-_DRAFTERS: dict[str, Callable[[SpeculativeConfig], Drafter]] = {
-    "off": lambda _: NoDrafter(),
-    "window": lambda _: WindowDrafter(),
+def _suffix(config: SpeculativeConfig, memory: DraftMemory) -> Drafter:
+    store = memory.store if config.remember else None
+    return SuffixDrafter(store, config.scope, _reference(config))
+
+
+def _template(_: SpeculativeConfig, memory: DraftMemory) -> Drafter:
+    if memory.token_text is None:
+        raise InvalidRequestError("drafter template needs a tokenizer: this engine has none")
+    return TemplateDrafter(memory.token_text.token_bytes, memory.token_text.encode)
+
+
+def _resync(config: SpeculativeConfig, _: DraftMemory) -> Drafter:
+    return ResyncDrafter(_reference(config))
+
+
+def _auto(config: SpeculativeConfig, memory: DraftMemory) -> Drafter:
+    names = [name for name in IN_AUTO if name != "template" or memory.token_text is not None]
+    return AutoDrafter([_DRAFTERS[name](config, memory) for name in names])
+
+
+def _reference(config: SpeculativeConfig) -> tuple[int, ...]:
+    if isinstance(config.reference, str):
+        raise InvalidRequestError("reference is text where token ids are needed: encode it first")
+    return config.reference or ()
+
+
+_DRAFTERS: dict[str, _Make] = {
+    "off": lambda _config, _memory: NoDrafter(),
+    "auto": _auto,
+    "suffix": _suffix,
+    "template": _template,
+    "resync": _resync,
+    "window": lambda _config, _memory: WindowDrafter(),
     "oracle": _oracle,
 }
 
 
-def make_drafter(config: SpeculativeConfig) -> Drafter:
-    """A fresh drafter for one request."""
-    return _DRAFTERS[config.drafter](config)
+def make_drafter(config: SpeculativeConfig, memory: DraftMemory | None = None) -> Drafter:
+    """A fresh drafter for one request. memory: what it may draft from besides the request."""
+    return _DRAFTERS[config.drafter](config, memory or DraftMemory())

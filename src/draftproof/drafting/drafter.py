@@ -35,9 +35,6 @@ class Drafter(Protocol):
     def observe(self, draft: Draft, accepted: int) -> None:
         """`draft`, or its beginning, was verified; its first `accepted` tokens were accepted."""
 
-    def finish(self, history: Sequence[int]) -> None:
-        """Called once, after the last step of a request that wasn't cancelled."""
-
 
 def cut(draft: Draft, room: int, vocab_size: int) -> Draft:
     """The part of a draft that fits and has token ids below vocab_size only: a drafter is never
@@ -63,7 +60,4 @@ class NoDrafter:
         return NO_DRAFT
 
     def observe(self, draft: Draft, accepted: int) -> None:
-        pass
-
-    def finish(self, history: Sequence[int]) -> None:
         pass

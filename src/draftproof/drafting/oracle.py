@@ -52,9 +52,6 @@ class OracleDrafter:
     def observe(self, draft: Draft, accepted: int) -> None:
         pass
 
-    def finish(self, history: Sequence[int]) -> None:
-        pass
-
 
 def _wrong(token: int) -> int:
     """A token that isn't `token` and exists in every vocabulary."""

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from draftproof.config import SpeculativeConfig
 
 FORWARD_KINDS = ("prefill", "decode", "verify", "probe", "replay")
-PLAIN_REASONS = ("disabled", "no_match", "not_paying", "context_end", "batch_full")
+PLAIN_REASONS = (
+    "disabled",
+    "no_match",
+    "not_paying",
+    "measuring",  # the plain step's own time has to be looked at again
+    "context_end",
+    "batch_full",
+)
 
 
 @dataclass(slots=True)

@@ -60,12 +60,21 @@ class _Source:
 
 
 class SuffixDrafter:
-    """Drafts from the own history and, where that gives a shorter match or none, from the finished
-    requests of `scope` in `store`. Call `finish` at the end of a request that may be remembered.
+    """Drafts from the own history and, where that gives a shorter match or none, from `reference`
+    or from the finished requests of `scope` in `store`.
     """
 
-    def __init__(self, store: RequestStore | None = None, scope: str = "") -> None:
+    def __init__(
+        self,
+        store: RequestStore | None = None,
+        scope: str = "",
+        reference: Sequence[int] = (),
+    ) -> None:
         self._index = SuffixIndex()
+        self._reference = SuffixIndex() if reference else None
+        if self._reference is not None:
+            self._reference.append(reference)
+        self._quoted = _Source("reference")
         self._store = store
         self._scope = scope
         self._own = _Source("suffix")
@@ -83,10 +92,14 @@ class SuffixDrafter:
             self._index.append(came)
         # At least one token is looked up, so that a step that may not draft still teaches.
         self._found = [(self._own, self._index.drafts(max(k, 1)))]
+        if self._reference is not None:
+            quoted = self._reference.drafts(max(k, 1), self._index)
+            self._found.append((self._quoted, quoted))
         if self._store is not None:
             stored = self._store.drafts(self._scope, self._index, max(k, 1))
             if stored is not None:
                 self._found.append((self._others, stored))
+        # Longest match; of equals the first: own history, reference, store.
         source, found = max(self._found, key=lambda entry: entry[1][0].length)
         draft = source.choose(found)
         if draft.length == 0 or source.acceptance(draft.length) < LOWEST_ACCEPTANCE:

@@ -48,9 +48,6 @@ class WindowDrafter:
     def observe(self, draft: Draft, accepted: int) -> None:
         pass
 
-    def finish(self, history: Sequence[int]) -> None:
-        pass
-
     def _index(self, history: Sequence[int]) -> None:
         longest = (1 << (TOKEN_BITS * LONGEST_WINDOW)) - 1
         for end in range(self._indexed + 1, len(history) + 1):

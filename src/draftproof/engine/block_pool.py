@@ -39,6 +39,10 @@ class BlockPool:
     def unreserve(self, pages: int) -> None:
         self._reserved -= pages
 
+    def free_pages(self, pages: int) -> list[int]:
+        """At most so many pages that hold nothing; they stay free."""
+        return self._free[-pages:]
+
     def take(self) -> int:
         return self._free.pop()
 

@@ -7,10 +7,12 @@ Not thread-safe: one thread at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draftproof.drafting import NO_DRAFT, Draft
+from draftproof.drafting import Controller, DraftMemory, make_drafter
+from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
 from draftproof.engine.scheduler import Scheduler, Segment
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 class Engine:
     """player, kv: the native side. context: positions of one session. vocab_size: ids below it may
     be chosen. max_rows, max_logit_rows: what the player was built for (EngineConfig has them).
+    memory: what drafting has learned; None = nothing yet.
     """
 
     def __init__(
@@ -37,8 +40,11 @@ class Engine:
         max_rows: int,
         max_logit_rows: int,
         prefill_chunk: int,
+        memory: DraftMemory | None = None,
     ) -> None:
+        self._player = player
         self._kv = kv
+        self.memory = memory or DraftMemory()
         self._context = context
         self._vocab_size = vocab_size
         self.pool = BlockPool(kv.num_pages, kv.page_positions)
@@ -57,8 +63,10 @@ class Engine:
             return []
         try:
             for segment in segments:
-                self._draft(segment)
+                self._draft(segment, segments)
+            start = time.perf_counter()
             targets = self._runner.run(segments)
+            self._observe(segments, time.perf_counter() - start)
         except BaseException:
             # Nothing was committed: as if the step had not begun.
             for segment in segments:
@@ -73,10 +81,24 @@ class Engine:
         self.reap()
         return [segment.request for segment in segments]
 
+    @property
+    def can_measure(self) -> bool:
+        """Whether there are pages for `measure_verify_cost`."""
+        return self.pool.pages_for(MAX_ROWS) <= self.pool.num_free
+
+    def measure_verify_cost(self) -> Measurement:
+        """V(m), played on pages that nobody uses; ask `can_measure` first."""
+        pages = self.pool.free_pages(self.pool.pages_for(MAX_ROWS))
+        return measure(self._player, self._kv, vocab_size=self._vocab_size, pages=pages)
+
     def add(self, request: Request) -> None:
         """Queues a request. Raises as `check` does."""
         self.check(request)
-        request.drafter.start(request.tokens)
+        drafter = make_drafter(request.speculation, self.memory)
+        request.controller = Controller(
+            drafter, request.speculation, request.stats, self.memory, self._vocab_size
+        )
+        request.controller.start(request.tokens)
         self.scheduler.waiting.append(request)
 
     def check(self, request: Request) -> None:
@@ -123,27 +145,28 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
-    def _draft(self, segment: Segment) -> None:
+    def _draft(self, segment: Segment, segments: Sequence[Segment]) -> None:
         """Asks for a draft, appends it to the segment's rows and makes room for all of them."""
         request = segment.request
         if segment.draft_room > 0:
-            draft = request.drafter.propose(request.tokens, segment.draft_room)
-            segment.draft = draft = self._valid(draft, segment.draft_room)
+            other_rows = sum(len(other.tokens) for other in segments if other is not segment)
+            draft = request.controller.propose(
+                request.tokens, segment.draft_room, other_rows, len(segments) - 1
+            )
             if draft.tokens:
+                segment.draft = draft
                 segment.tokens.extend(draft.tokens)
                 segment.num_logits += len(draft.tokens)
                 segment.kind = "verify" if request.speculation.verify == "exact" else "probe"
+            else:
+                segment.plain_reason = request.controller.reason
         segment.session.append(segment.tokens)
 
-    def _valid(self, draft: Draft, room: int) -> Draft:
-        """A drafter is never trusted with the bounds of an array: cut at the first bad token."""
-        tokens = draft.tokens[:room]
-        if tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
-            good = [0 <= token < self._vocab_size for token in tokens]
-            tokens = tokens[: good.index(False)]
-        if not tokens:
-            return NO_DRAFT
-        return draft if len(tokens) == len(draft.tokens) else Draft(tokens, draft.source)
+    def _observe(self, segments: Sequence[Segment], seconds: float) -> None:
+        """Every step of one sequence teaches what its rows cost."""
+        if len(segments) == 1 and segments[0].kind != "prefill":
+            rows = len(segments[0].tokens)
+            self.memory.verify_cost.observe(rows, segments[0].start, seconds)
 
     def _commit(self, segment: Segment, targets: Sequence[int], marked: int) -> None:
         """Hands on what was verified, then takes back the KV rows of everything else.
@@ -161,7 +184,10 @@ class Engine:
         else:
             result = verify(segment.draft.tokens, targets)
             emitted = self._emit(request, result.tokens, marked)
-            self._count(segment, len(result.accepted), emitted)
+            if segment.draft.tokens:
+                request.controller.settle(segment.draft, len(result.accepted), emitted)
+            else:
+                request.controller.settle_plain(emitted, segment.plain_reason)
         session.truncate(min(session.length, len(request.tokens) - 1))
 
     def _commit_replay(self, request: Request, target: int, marked: int) -> None:
@@ -175,19 +201,8 @@ class Engine:
         request.stats.replay_mismatches += not agrees
         emitted += replay.done - 1
         agreed = len(replay.expected) - 1 if agrees else emitted - 1
-        accepted = request.stats.count_try(len(replay.draft.tokens), agreed, emitted)
-        request.drafter.observe(replay.draft, accepted)
+        request.controller.settle(replay.draft, agreed, emitted)
         request.replay = None
-
-    @staticmethod
-    def _count(segment: Segment, agreed: int, emitted: int) -> None:
-        stats, draft = segment.request.stats, segment.draft
-        if draft.tokens:
-            accepted = stats.count_try(len(draft.tokens), agreed, emitted)
-            segment.request.drafter.observe(draft, accepted)
-        else:
-            stats.count_plain_step(emitted)
-            stats.plain_steps[segment.plain_reason] += 1
 
     def _emit(self, request: Request, tokens: Sequence[int], marked: int) -> int:
         """Tokens one by one until the answer ends; returns how many were emitted."""
@@ -209,3 +224,5 @@ class Engine:
             request.kv_digest = session.digest(self._kv)
         session.close()
         request.session = None
+        if not request.cancelled:
+            request.controller.finish(request.tokens)

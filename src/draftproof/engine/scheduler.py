@@ -64,6 +64,9 @@ class Scheduler:
         segments: list[Segment] = []
         rows_left = self._max_rows - len(self.running)
         drafts_left = min(self._max_rows, self._max_logit_rows) - len(self.running)
+        drafting = sum(
+            r.session is not None and r.session.length >= r.num_prompt for r in self.running
+        )
         for request in self.running:
             session = request.session
             if session is None:
@@ -73,7 +76,9 @@ class Scheduler:
                 continue
             start = session.length
             own_room = self._room(request, session)
-            room = min(own_room, drafts_left)
+            # An even share of what is left, so that the first doesn't take it all.
+            room = min(own_room, -(-drafts_left // drafting))
+            drafting -= 1
             drafts_left -= room
             rows_left -= room
             kind: ForwardKind = "decode" if request.replay is None else "replay"

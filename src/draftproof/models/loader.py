@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,11 +67,7 @@ def load(
     """
     start = time.perf_counter()
     _native.probe_arithmetic()
-    rows = _native.isa_rows()
-    if config.isa and config.isa not in rows:
-        raise InvalidRequestError(
-            f"isa {config.isa!r} is not available on this machine: choose one of {', '.join(rows)}"
-        )
+    isa = _isa(config)
     with GgufFile.open(path) as file:
         family = _family(file, families)
         model = ModelConfig.from_gguf(file)
@@ -100,7 +97,7 @@ def load(
     )
     family.record(builder, model)
     player = _native.Player(
-        builder.program, config.max_rows, config.max_logit_rows, config.threads, config.isa
+        builder.program, config.max_rows, config.max_logit_rows, config.threads, isa
     )
     return LoadedModel(
         player,
@@ -113,6 +110,19 @@ def load(
         weights.packed_bytes,
         (time.perf_counter() - start) * 1000,
     )
+
+
+def _isa(config: EngineConfig) -> str:
+    """The row of the dispatch table: the caller's wish, else DRAFTPROOF_ISA, else "" = the best."""
+    wish, origin = config.isa, "isa"
+    if not wish:
+        wish, origin = os.environ.get("DRAFTPROOF_ISA", ""), "DRAFTPROOF_ISA"
+    rows = _native.isa_rows()
+    if wish and wish not in rows:
+        raise InvalidRequestError(
+            f"{origin} {wish!r} is not available on this machine: choose one of {', '.join(rows)}"
+        )
+    return wish
 
 
 def _family(file: GgufFile, families: dict[str, ModuleType]) -> ModuleType:

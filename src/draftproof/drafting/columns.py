@@ -1,0 +1,111 @@
+"""Columns: the values of records that are taken, one after the other, from a table further up.
+
+Owns the place up to which the table was used and what lies between two of its values. Knows bytes;
+knows no tokens and no templates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_AHEAD = 48  # bytes behind the last value in which the next one is looked for
+_LONGEST_VALUE = 64
+_LONGEST_END = 3
+_SHORTEST_FIRST = 3  # bytes of a value that may say where the table is
+_PATIENCE = 4  # values in a row that weren't found before the table is given up
+_WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | frozenset(
+    range(128, 256)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of one value that was found: width: symbols it took in the record. before, after: what the
+    record wrote around the bare value. gap: what the table has between the value before and this
+    one, None = unknown. end: what follows it in the table."""
+
+    width: int
+    before: bytes
+    after: bytes
+    gap: bytes | None
+    end: bytes
+
+
+class Columns:
+    """Columns by the symbol position at which their value begins in a record. Tables stand in the
+    first `limit` bytes of the text: in the prompt, never in the records themselves."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.cursor = -1  # behind the last value in the table, -1: no table
+        self._columns: dict[int, Column] = {}
+        self._not_found = 0
+
+    def width(self, position: int) -> int:
+        """Symbols of the value that begins at `position`, 0 = it isn't known as one."""
+        column = self._columns.get(position)
+        return column.width if column is not None else 0
+
+    def learn(self, text: bytearray, position: int, width: int, begin: int, end: int) -> None:
+        """A record has written the value text[begin:end] in `width` symbols from `position` on."""
+        first, last = begin, end
+        while first < last and text[first] not in _WORD:
+            first += 1
+        while last > first and text[last - 1] not in _WORD:
+            last -= 1
+        value = bytes(text[first:last])
+        if not value or len(value) > _LONGEST_VALUE:
+            return
+        found = self._find(text, value)
+        if found < 0:
+            self._not_found += 1
+            if self._not_found >= _PATIENCE:
+                self.cursor = -1
+            return
+        self._not_found = 0
+        gap = bytes(text[self.cursor : found]) if self.cursor >= 0 else None
+        self.cursor = behind = found + len(value)
+        while behind < found + len(value) + _LONGEST_END and text[behind] not in _WORD:
+            behind += 1
+        self._columns[position] = Column(
+            width,
+            bytes(text[begin:first]),
+            bytes(text[last:end]),
+            gap,
+            bytes(text[found + len(value) : behind]),
+        )
+
+    def _find(self, text: bytearray, value: bytes) -> int:
+        if self.cursor >= 0:
+            at, stop = self.cursor, min(self.limit, self.cursor + _AHEAD + len(value))
+        elif len(value) >= _SHORTEST_FIRST:
+            at, stop = 0, self.limit
+        else:
+            return -1
+        for _ in range(4):
+            at = text.find(value, at, stop)
+            if at < 0:
+                break
+            behind = at + len(value)
+            if (at == 0 or text[at - 1] not in _WORD) and text[behind] not in _WORD:
+                return at
+            at += 1
+        return -1
+
+    def next_value(self, text: bytearray, position: int, cursor: int) -> tuple[str, int] | None:
+        """(the value that follows in the column of the value at `position`, the cursor behind it),
+        None where the table doesn't go on like that."""
+        column = self._columns.get(position)
+        if column is None or column.gap is None or cursor < 0 or not column.end:
+            return None
+        begin = cursor + len(column.gap)
+        if text[cursor:begin] != column.gap:
+            return None
+        end = text.find(column.end, begin, min(self.limit, begin + _LONGEST_VALUE))
+        if end <= begin:
+            return None
+        value = column.before + text[begin:end] + column.after
+        try:
+            return value.decode(), end
+        except UnicodeDecodeError:
+            return None
