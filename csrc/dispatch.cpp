@@ -8,6 +8,12 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace draftproof {
@@ -23,6 +29,23 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+
+// Asked of the processor itself: not every compiler knows these names. CPUID 7.0, EDX.
+constexpr unsigned kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+bool has_cpuid7(unsigned edx_bits) {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & edx_bits) == edx_bits;
+}
+// Linux lets a process use tile registers once it has asked (ARCH_REQ_XCOMP_PERM, XTILEDATA). That
+// holds for all its threads; where the kernel can't or won't, the row isn't there.
+bool has_amx() {
+#if defined(__linux__)
+  return has_avx512() && has_cpuid7(kAmxTile | kAmxInt8) &&
+         syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+  return false;
+#endif
+}
 #elif defined(DRAFTPROOF_ARM)
 bool has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 bool has_i8mm() { return has_dotprod() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
@@ -33,6 +56,7 @@ std::vector<const Kernels*> find_kernels() {
 #if defined(DRAFTPROOF_X86)
   if (has_avx2()) rows.push_back(&avx2_kernels());
   if (has_avx512()) rows.push_back(&avx512_kernels());
+  if (has_amx()) rows.push_back(&amx_kernels());
 #elif defined(DRAFTPROOF_ARM)
   if (has_dotprod()) rows.push_back(&neon_kernels());
   if (has_i8mm()) rows.push_back(&neon_i8mm_kernels());
@@ -68,7 +92,9 @@ std::vector<std::pair<std::string, bool>> cpu_features() {
           {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
           {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
           {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
-          {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0}};
+          {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
+          {"amx_tile", has_cpuid7(kAmxTile)},
+          {"amx_int8", has_cpuid7(kAmxInt8)}};
 #elif defined(DRAFTPROOF_ARM)
   return {{"neon", true}, {"dotprod", has_dotprod()}, {"i8mm", has_i8mm()}};
 #endif

@@ -108,6 +108,7 @@ const Kernels& scalar_kernels();
 #if defined(DRAFTPROOF_X86)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& amx_kernels();
 #elif defined(DRAFTPROOF_ARM)
 const Kernels& neon_kernels();
 const Kernels& neon_i8mm_kernels();

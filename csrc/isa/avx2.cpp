@@ -1,5 +1,5 @@
 // The avx2 row of the dispatch table.
-#include "simd/avx2.h"
+#include "simd/avx2_products.h"
 
 #include "ops/table.h"
 
@@ -10,7 +10,7 @@
 namespace draftproof {
 
 const Kernels& avx2_kernels() {
-  static constexpr Kernels kTable = make_kernels<Avx2>();
+  static constexpr Kernels kTable = make_kernels<Avx2Products>();
   return kTable;
 }
 

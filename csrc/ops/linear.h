@@ -33,6 +33,11 @@ DP_INLINE void prefetch_ahead(const Panel& block) {
 
 template <class S, class Panel, class Block, int M>
 void quantized_tile(const PanelArgs& a, int row) {
+  if constexpr (M > S::kTileRows) {  // too many accumulators for the registers: halves are faster
+    quantized_tile<S, Panel, Block, M / 2>(a, row);
+    quantized_tile<S, Panel, Block, M / 2>(a, row + M / 2);
+    return;
+  }
   const auto* panel = reinterpret_cast<const Panel*>(a.panel);
   const uint8_t* act = a.act + static_cast<size_t>(row) * a.act_stride;
   typename S::F acc[M];

@@ -13,6 +13,7 @@ namespace {
 struct Avx2 {
   static constexpr const char* kName = "avx2";
   static constexpr int kAccumulators = 6;
+  static constexpr int kTileRows = 4;
   static constexpr int kSignedBias = 0;
   static constexpr bool kFullU8 = false;
 

@@ -13,6 +13,7 @@ namespace {
 struct Avx512 {
   static constexpr const char* kName = "avx512";
   static constexpr int kAccumulators = 24;
+  static constexpr int kTileRows = 8;
   static constexpr bool kFullU8 = true;
   static constexpr int kSignedBias = 128;
 

@@ -14,6 +14,7 @@ namespace {
 struct Neon {
   static constexpr const char* kName = "neon";
   static constexpr int kAccumulators = 6;
+  static constexpr int kTileRows = 8;
   static constexpr int kSignedBias = 0;
   // sdot reads weights as int8.
   static constexpr bool kFullU8 = false;

@@ -17,6 +17,7 @@ struct Scalar {
   static constexpr const char* kName = "scalar";
   // How many sixteen-lane accumulators fit in registers: a tuning hint, never a matter of bits.
   static constexpr int kAccumulators = 8;
+  static constexpr int kTileRows = 8;  // the most rows that a quantized tile takes at once
   // True if dot4_u accepts weights up to 255; else at most 127.
   static constexpr bool kFullU8 = true;
   // What dot4_s adds too much: kSignedBias * sum(x). Its caller starts the accumulator that much

@@ -42,8 +42,11 @@ SAMPLINGS = {
     "whole": replace(GREEDY, temperature=0.8, seed=3),
 }
 SPECULATIONS: dict[str, dict[str, Any]] = {
-    "off": {},
+    "off": {"drafter": "off"},
     **{f"window {k}": {"drafter": "window", "k": k} for k in (1, 2, 3, 4, 8, 16)},
+    "auto": {"drafter": "auto", "k": 8},
+    "auto replay": {"drafter": "auto", "k": 8, "verify": "replay"},
+    "suffix": {"drafter": "suffix", "k": 16},
     "window replay": {"drafter": "window", "k": 4, "verify": "replay"},
     **{
         f"oracle {a}": {"drafter": "oracle", "k": k, "acceptance": a}
@@ -350,7 +353,7 @@ def test_the_front_door(tiny: TinyModels) -> None:
     """The same through LLM.generate(audit=True), which people use to check the claim."""
     path = tiny.path("qwen3", "Q8_0")
     with LLM(path, threads=1, ctx=512, isa=FASTEST) as llm:
-        plain = llm.generate(PROMPTS["list"], GREEDY, audit=True)
+        plain = llm.generate(PROMPTS["list"], GREEDY, OFF, audit=True)
         config = SpeculativeConfig("oracle", 4, recording=plain.token_ids, acceptance=0.7)
         run = llm.generate(PROMPTS["list"], GREEDY, config, audit=True)
     assert run.speculation["drafted"] > 0

@@ -22,7 +22,7 @@ _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 class Column:
     """Of one value that was found: width: symbols it took in the record. before, after: what the
     record wrote around the bare value. gap: what the table has between the value before and this
-    one, None = unknown. end: what follows it in the table."""
+    one, at most _AHEAD bytes, None = unknown. end: what follows it in the table."""
 
     width: int
     before: bytes
@@ -49,9 +49,9 @@ class Columns:
     def learn(self, text: bytearray, position: int, width: int, begin: int, end: int) -> None:
         """A record has written the value text[begin:end] in `width` symbols from `position` on."""
         first, last = begin, end
-        while first < last and text[first] not in _WORD:
+        while first < last and not _is_word(text, first):
             first += 1
-        while last > first and text[last - 1] not in _WORD:
+        while last > first and not _is_word(text, last - 1):
             last -= 1
         value = bytes(text[first:last])
         if not value or len(value) > _LONGEST_VALUE:
@@ -65,7 +65,7 @@ class Columns:
         self._not_found = 0
         gap = bytes(text[self.cursor : found]) if self.cursor >= 0 else None
         self.cursor = behind = found + len(value)
-        while behind < found + len(value) + _LONGEST_END and text[behind] not in _WORD:
+        while behind < self.cursor + _LONGEST_END and not _is_word(text, behind):
             behind += 1
         self._columns[position] = Column(
             width,
@@ -87,7 +87,7 @@ class Columns:
             if at < 0:
                 break
             behind = at + len(value)
-            if (at == 0 or text[at - 1] not in _WORD) and text[behind] not in _WORD:
+            if not (_is_word(text, at - 1) or _is_word(text, behind)):
                 return at
             at += 1
         return -1
@@ -98,8 +98,8 @@ class Columns:
         column = self._columns.get(position)
         if column is None or column.gap is None or cursor < 0 or not column.end:
             return None
-        begin = cursor + len(column.gap)
-        if text[cursor:begin] != column.gap:
+        begin = _behind_gap(text, cursor, column.gap)
+        if begin < 0:
             return None
         end = text.find(column.end, begin, min(self.limit, begin + _LONGEST_VALUE))
         if end <= begin:
@@ -109,3 +109,27 @@ class Columns:
             return value.decode(), end
         except UnicodeDecodeError:
             return None
+
+
+def _is_word(text: bytearray, at: int) -> bool:
+    return 0 <= at < len(text) and text[at] in _WORD
+
+
+def _behind_gap(text: bytearray, at: int, gap: bytes) -> int:
+    """Where text[at:] has passed the gap, -1: it doesn't have it. A word or a number in the gap, a
+    skipped column, stands for any other."""
+    i = 0
+    while i < len(gap):
+        if gap[i] in _WORD:
+            if not _is_word(text, at):
+                return -1
+            while i < len(gap) and gap[i] in _WORD:
+                i += 1
+            while _is_word(text, at):
+                at += 1
+        elif at < len(text) and text[at] == gap[i]:
+            i += 1
+            at += 1
+        else:
+            return -1
+    return at

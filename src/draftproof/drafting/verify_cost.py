@@ -37,6 +37,7 @@ TYPICAL_COSTS = {1: 1.0, 2: 1.06, 4: 1.2, 8: 1.6, 16: 2.5, 32: 4.4, 64: 8.2}
 
 _FORMAT = 1
 _BUCKETS = 5  # contexts below 512, 2048, 8192, 32768, and longer ones
+_SHORTEST_STEP, _LONGEST_STEP = 1e-8, 1e4  # seconds; anything else is a broken clock
 # What is believed of a surprise, log(seconds / expected), in variances of logarithms.
 _NOISE = 0.02  # of one step
 _DRIFT = 0.003  # of the machine's speed, per step
@@ -279,7 +280,7 @@ class VerifyCost:
 
     def observe(self, m: int, context: int, seconds: float) -> None:
         """A real step of m rows of one sequence took `seconds`."""
-        if not seconds > 0.0 or not 1 <= m <= MAX_ROWS:
+        if not _SHORTEST_STEP < seconds < _LONGEST_STEP or not 1 <= m <= MAX_ROWS:
             return
         self._steps += 1
         bucket = self._buckets[_bucket(context)]
