@@ -1,11 +1,12 @@
-"""Plain decode speed here against llama.cpp's llama-bench, in turns, every run in a process of its own.
+"""Plain decode speed here against llama.cpp's llama-bench, in turns, every run in a process of its
+own.
 
     python benchmarks/decode.py --model FILE [--llama-bench EXECUTABLE] [--tokens 64] [--rounds 7]
 
-Each round loads the model and decodes `tokens` tokens here, then llama-bench does the same (`-p 0 -n
-tokens`). A fresh process each time, because where its memory lands decides how fast the machine reads
-it. Prints tokens/s of every round and the medians' ratio; the last line is JSON. Without --llama-bench
-only this side is measured.
+Each round loads the model and decodes `tokens` tokens here, then llama-bench does the same (`-p 0
+-n tokens`). A fresh process each time, because where its memory lands decides how fast the machine
+reads it. Prints tokens/s of every round and the medians' ratio; the last line is JSON. Without
+--llama-bench only this side is measured.
 """
 
 from __future__ import annotations

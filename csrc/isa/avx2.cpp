@@ -1,7 +1,6 @@
 // The avx2 row of the dispatch table.
-#include "simd/avx2_products.h"
-
 #include "ops/table.h"
+#include "simd/avx2_products.h"
 
 #if defined(__FAST_MATH__)
 #error "Draftproof can't be built with -ffast-math: its bits are its contract"

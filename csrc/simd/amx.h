@@ -206,8 +206,7 @@ void unpack(const PanelQ6_K& w, int step, PlaneSlot& to) {
       const int j = 4 * (part % 2) + i;
       const __m512i low = _mm512_srlv_epi16(Avx512::load_b(w.low[n][h][j]), down);
       const __m512i bits = _mm512_srlv_epi16(Avx512::load_b(w.high[n][j]), down);
-      const __m512i u =
-          _mm512_or_si512(low_nibbles(low), moved_bits<Avx512, 2 * h, 4>(bits, 0x30));
+      const __m512i u = _mm512_or_si512(low_nibbles(low), moved_bits<Avx512, 2 * h, 4>(bits, 0x30));
       const __m512i even =
           _mm512_mullo_epi16(_mm512_sub_epi16(_mm512_and_si512(u, even_bytes), minus), s);
       const __m512i odd = _mm512_mullo_epi16(_mm512_sub_epi16(_mm512_srli_epi16(u, 8), minus), s);
@@ -281,9 +280,9 @@ void add_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, int rows, 
 
 template <class Block>
 DP_INLINE ActRows<Block> rows_at(const PanelArgs& a, int row, int64_t block) {
-  return {a.act + static_cast<size_t>(row) * a.act_stride +
-              static_cast<size_t>(block) * sizeof(Block),
-          a.act_stride};
+  return {
+      a.act + static_cast<size_t>(row) * a.act_stride + static_cast<size_t>(block) * sizeof(Block),
+      a.act_stride};
 }
 
 template <class Block>
@@ -319,8 +318,7 @@ void one_tile(const PanelArgs& a, int first, int rows) {
       add_sums(panel[block], rows_at<Block>(a, first, block), sums[block % 2], rows, acc);
     }
   }
-  for (int m = 0; m < rows; ++m)
-    write_outputs<Avx512>(a, first + m, 0, Avx512::load(acc[m]));
+  for (int m = 0; m < rows; ++m) write_outputs<Avx512>(a, first + m, 0, Avx512::load(acc[m]));
 }
 
 // Several tiles of sixteen rows, which share the planes of each block.

@@ -1,12 +1,13 @@
-// Block products of AVX2 that are quicker than the shim's: products of bytes are added up as int16 pairs
-// for as many steps as provably fit, and only then multiplied by the sub-block scale into int32.
+// Block products of AVX2 that are quicker than the shim's: products of bytes are added up as int16
+// pairs for as many steps as provably fit, and only then multiplied by the sub-block scale into
+// int32.
 //
 // A pair of one step is at most 2 * u * 127 (u the greatest weight), and |q| <= 127:
 //   four bits   8 steps: 8 * 2 * 15 * 127 = 30,480
 //   five bits   4 steps: 4 * 2 * 31 * 127 = 31,496
 //   six bits    2 steps: 2 * 2 * 63 * 127 = 32,004
-// so vpmaddubsw never saturates and the int16 sums never wrap. Everything is an exact integer, hence the
-// same bits as the generic products of ops/block_products.h.
+// so vpmaddubsw never saturates and the int16 sums never wrap. Everything is an exact integer,
+// hence the same bits as the generic products of ops/block_products.h.
 #pragma once
 
 #include "ops/block_products.h"
@@ -48,9 +49,8 @@ struct Avx2Products : Avx2 {
       clear(sum);
       unroll<8>([&](auto j) DP_INLINED {
         const B u = nibble<Avx2, kHigh>(load_b(w.q[b / 2][j]));
-        each_row<M>([&](auto m) DP_INLINED {
-          sum[m] = add16(sum[m], pairs(u, x[m].q + 32 * b + 4 * j));
-        });
+        each_row<M>([&](auto m)
+                        DP_INLINED { sum[m] = add16(sum[m], pairs(u, x[m].q + 32 * b + 4 * j)); });
       });
       const I s = both_halves(scale_byte<Avx2, b % 4>(b < 4 ? scales.low : scales.high));
       each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], s); });
@@ -69,11 +69,10 @@ struct Avx2Products : Avx2 {
       clear(sum);
       unroll<4>([&](auto i) DP_INLINED {
         constexpr int j = first + i;
-        const B low = nibble<Avx2, b % 2 == 1>(load_b(w.q[b / 2][j]));
+        const B low = nibble < Avx2, b % 2 == 1 > (load_b(w.q[b / 2][j]));
         const B u = or_b(low, moved_bits<Avx2, b, 4>(load_b(w.high[j]), 0x10));
-        each_row<M>([&](auto m) DP_INLINED {
-          sum[m] = add16(sum[m], pairs(u, x[m].q + 32 * b + 4 * j));
-        });
+        each_row<M>([&](auto m)
+                        DP_INLINED { sum[m] = add16(sum[m], pairs(u, x[m].q + 32 * b + 4 * j)); });
       });
       const I s = both_halves(scale_byte<Avx2, b % 4>(b < 4 ? scales.low : scales.high));
       each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], s); });

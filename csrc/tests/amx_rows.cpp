@@ -14,10 +14,9 @@ const Kernels& emulated_amx(bool every_row) {
   return every_row ? every : product;
 }
 
-const Kernels& hardware_amx(bool every_row) {
-  static const Kernels product = make_tile_kernels<HardwareTiles>("amx");
+const Kernels& hardware_amx_every_row() {
   static const Kernels every = make_tile_kernels<HardwareTiles, 1>("amx, every row");
-  return every_row ? every : product;
+  return every;
 }
 
 uint64_t emulated_products() { return EmulatedTiles::file.products; }

@@ -338,14 +338,16 @@ void test_linear(Report& report) {
   test_bound(report, WeightType::kQ4_K, 0xff, 30723840.0f - 2048256.0f);
   test_bound(report, WeightType::kQ5_K, 0xff, 63495936.0f - 2048256.0f);
   test_bound(report, WeightType::kQ6_K, 0x00, 133169152.0f);
-  // Every row has functions of its own: none is the scalar row's under another name.
+  // Every row has functions of its own: none is the scalar row's under another name. (The amx row
+  // has the avx512 row's for float types.)
   const auto& rows = available_kernels();
   for (size_t i = 0; i < rows.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       for (const WeightType type : kTypes)
-        report.check(rows[i]->linear[info_of(type).index] != rows[j]->linear[info_of(type).index],
-                     "linear/%s: rows %s and %s share a function", info_of(type).name,
-                     rows[i]->name, rows[j]->name);
+        if (rows[i]->name != std::string("amx") || info_of(type).form != ActForm::kFloat)
+          report.check(rows[i]->linear[info_of(type).index] != rows[j]->linear[info_of(type).index],
+                       "linear/%s: rows %s and %s share a function", info_of(type).name,
+                       rows[i]->name, rows[j]->name);
 }
 
 }  // namespace draftproof::test

@@ -3,8 +3,9 @@
 // and configuration of the real code are tested where it can't run. Linux on x86-64; one thread.
 #pragma once
 
-#include <csignal>
 #include <ucontext.h>
+
+#include <csignal>
 
 #include "emulated_tiles.h"
 
@@ -94,7 +95,7 @@ class TileTrap {
   static inline TileFile file;
 
   TileTrap() {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = handle;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGILL, &action, &before_);
@@ -114,7 +115,7 @@ class TileTrap {
       std::signal(SIGILL, SIG_DFL);  // not ours: it ends the program when it's tried again
   }
 
-  struct sigaction before_ {};
+  struct sigaction before_{};
 };
 
 }  // namespace

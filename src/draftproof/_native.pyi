@@ -1,4 +1,5 @@
-"""The C++ side: weights, programs, KV cache, kernels and sampler. Numbers in, numbers out; no policy.
+"""The C++ side: weights, programs, KV cache, kernels and sampler. Numbers in, numbers out; no
+policy.
 
 Arrays are C-contiguous numpy arrays of exactly the dtype named. A wrong shape, dtype, index or size
 raises ValueError that names the argument; memory that can't be had raises MemoryError.
@@ -8,6 +9,7 @@ Every call releases the GIL while it computes. Objects are not thread-safe: one 
 from __future__ import annotations
 
 from collections.abc import Buffer, Sequence  # type: ignore[attr-defined,unused-ignore]
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,8 +41,8 @@ class Weights:
         """Bytes of the arena that `add_linear` will take."""
 
 class KvCache:
-    """Keys and values in pages of `page_positions` positions (all layers of a position in one page).
-    Which page belongs to whom is the caller's business."""
+    """Keys and values in pages of `page_positions` positions (all layers of a position in one
+    page). Which page belongs to whom is the caller's business."""
 
     page_positions: int
     def __init__(
@@ -66,19 +68,26 @@ class Program:
     def embed(self, out: int, table: int) -> None:
         """out = row `token` of the linear weight `table`; rows given as vectors are copied."""
     def rms_norm(self, out: int, x: int, weight: int, eps: float) -> None:
-        """Over the whole row; if the weight is shorter (and divides the width), per group of its length."""
+        """Over the whole row; if the weight is shorter (and divides the width), per group of its
+        length."""
     def linear(
-        self, outs: Sequence[int], x: int, weights: Sequence[int],
-        biases: Sequence[int] = ..., residual: int = -1,
+        self,
+        outs: Sequence[int],
+        x: int,
+        weights: Sequence[int],
+        biases: Sequence[int] = ...,
+        residual: int = -1,
     ) -> None:
-        """outs[i] = x W_i^T (+ bias_i) (+ residual, if given, for the one output). Bias -1 = none."""
+        """outs[i] = x W_i^T (+ bias_i) (+ residual, if given, for the one output). Bias -1 =
+        none."""
     def swiglu_linear(self, out: int, x: int, gate: int, up: int) -> None:
         """out = silu(x G^T) * (x U^T)."""
     def rope(
         self, xs: Sequence[int], head_dim: int, turns: NDArray[np.uint64], axes: NDArray[np.uint8]
     ) -> None:
-        """Half-split rotary embedding in place on every head of every buffer. turns[j] = round(2^64 inv_freq_j / 2 pi),
-        axes[j] in 0..2: which of the three positions of the row frequency j uses."""
+        """Half-split rotary embedding in place on every head of every buffer. turns[j] =
+        round(2^64 inv_freq_j / 2 pi), axes[j] in 0..2: which of the three positions of the row
+        frequency j uses."""
     def attention(self, out: int, q: int, k: int, v: int, layer: int) -> None:
         """Stores k and v of every row, then causal attention of q over the row's own sequence."""
     def select_logit_rows(self, out: int, x: int) -> None:
@@ -105,10 +114,10 @@ class Player:
         vectors: NDArray[np.float32] | None = None,
     ) -> NDArray[np.uint8]:
         """tokens [rows] (-1 - i: row i of `vectors`), positions [rows, 3] (rotary positions),
-        segments [n, 3]: (number of rows, KV index of its first row, first entry in `block_tables`), in
-        row order, together covering all rows; the rows of a segment belong to one sequence and stand
-        one behind the other. logit_rows: ascending indices of the marked rows.
-        Returns [rows]: 0, or 1 where a row met a value that is not finite."""
+        segments [n, 3]: (number of rows, KV index of its first row, first entry in
+        `block_tables`), in row order, together covering all rows; the rows of a segment belong to
+        one sequence and stand one behind the other. logit_rows: ascending indices of the marked
+        rows. Returns [rows]: 0, or 1 where a row met a value that is not finite."""
     def logits(self) -> NDArray[np.float32]:
         """[marked rows of the last forward, vocab]: a view, overwritten by the next forward."""
     def sample(
@@ -122,8 +131,8 @@ class Player:
         choice_index: NDArray[np.uint32],
         vocab_size: int,
     ) -> NDArray[np.int32]:
-        """One token id per marked row of the last forward, chosen among ids < vocab_size; -1 where the
-        logits are not finite. temperature 0 = greedy (lowest id wins a tie); top_k 0 = off;
+        """One token id per marked row of the last forward, chosen among ids < vocab_size; -1 where
+        the logits are not finite. temperature 0 = greedy (lowest id wins a tie); top_k 0 = off;
         top_p 1 = off; min_p 0 = off."""
     def counters(self) -> dict[str, int]:
         """Calls per kernel since the start, e.g. {"linear.q4_k.m8": 12, "attention": 3}."""

@@ -167,7 +167,8 @@ def test_subcommands_and_help(bench: Invoke) -> None:
 
 
 @pytest.mark.model("smollm2-135m")
-def test_a_real_model(smollm2: Path) -> None:
+def test_a_real_model(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path))  # V measured in a test is nobody's prior
     run = CliRunner().invoke(
         app,
         ["bench", str(smollm2), "--sample", "4", "-r", "1", "-n", "32", "--json", "-t", "1"],

@@ -121,7 +121,8 @@ def test_other_formats() -> None:
     assert [row[0] for row in table[1:]] == ["a,1", "b"]
     lines = render("jsonl", ENGINE, results).splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["a,1", "b"]
-    page = render("md", ENGINE, results)
+    page = render("md", {**ENGINE, "noise_reasons": ["others were busy"]}, results)
+    assert "- Noisy: others were busy" in page
     assert "| differs @3 |" in page
     assert "Worst: b, 0.50" in page
     assert "THE TOKENS DIFFER: 1 of 2 prompts identical" in page

@@ -59,6 +59,7 @@ def _markdown(engine: Mapping[str, Any], results: Sequence[PromptResult]) -> str
         lines.append(f"Worst: {summary.worst.id}, {summary.worst.speedup:.2f}")
     if summary.noise is not None:
         lines.append(f"Noise: off against off deviates from 1 by at most {summary.noise:.1%}")
+    lines += [f"Noisy: {reason}" for reason in engine.get("noise_reasons", ())]
     different = sum(not result.identical for result in results)
     verdict = "Every token is the same" if summary.identical else "THE TOKENS DIFFER"
     lines.append(f"{verdict}: {len(results) - different} of {len(results)} prompts identical")

@@ -145,10 +145,11 @@ def run_bench(options: BenchOptions) -> int:
         engine, results, skipped = _compare_all(llm, workloads, settings, options, progress)
     if not results:
         raise InvalidRequestError("no prompt could be run")
+    engine["noise_reasons"] = watch.reasons()
     out = TextOut()
     out.write(render(options.format, engine, results))
     out.finish()
-    for reason in watch.reasons():
+    for reason in engine["noise_reasons"]:
         note(f"noisy: {reason}")
     different = [result for result in results if not result.identical]
     for result in different:

@@ -265,6 +265,7 @@ def answer(
     else:
         if result["speculation"]["drafter"] != "off":
             note(completion.spec_line)
+            _note_saved(result["speculation"])
         note(speed_line(result))
     if result["finish_reason"] == "numeric_error":
         note("draftproof: error: a value that is not finite appeared; the answer ends before it")
@@ -273,6 +274,13 @@ def answer(
         note(f"draftproof: error: replay disagreed with its probe {mismatches} times")
         return EXIT_CHECK_FAILED
     return 0
+
+
+def _note_saved(stats: dict[str, Any]) -> None:
+    """The ledger, where it says anything."""
+    seconds, speedup = stats["time_saved_ms"] / 1000, stats["modelled_speedup"]
+    if abs(seconds) >= 0.001:
+        note(f"[SPEC] modelled: {seconds:+.2f} s saved, {speedup:.2f} x plain decoding")
 
 
 def _interrupted(text: str, ids: list[int]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _AHEAD = 48  # bytes behind the last value in which the next one is looked for
+_TABLE = 1 << 16  # bytes at the end of the prompt in which a table is looked for
 _LONGEST_VALUE = 64
 _LONGEST_END = 3
 _SHORTEST_FIRST = 3  # bytes of a value that may say where the table is
@@ -33,7 +34,8 @@ class Column:
 
 class Columns:
     """Columns by the symbol position at which their value begins in a record. Tables stand in the
-    first `limit` bytes of the text: in the prompt, never in the records themselves."""
+    first `limit` bytes of the text: in the prompt, never in the records themselves. Work per value:
+    one search of at most 64 KiB while no table is known, of 112 bytes else."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -79,7 +81,7 @@ class Columns:
         if self.cursor >= 0:
             at, stop = self.cursor, min(self.limit, self.cursor + _AHEAD + len(value))
         elif len(value) >= _SHORTEST_FIRST:
-            at, stop = 0, self.limit
+            at, stop = max(0, self.limit - _TABLE), self.limit
         else:
             return -1
         for _ in range(4):

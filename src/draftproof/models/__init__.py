@@ -1,4 +1,5 @@
-"""Model families: architecture name -> the file that records its program. One line adds a family."""
+"""Model families: architecture name -> the file that records its program. One line adds a
+family."""
 
 from __future__ import annotations
 

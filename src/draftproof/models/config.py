@@ -36,8 +36,8 @@ class ModelConfig:
     def from_gguf(cls, file: GgufFile) -> ModelConfig:
         """Reads the keys `<architecture>.*` (GGUF specification, ggml docs/gguf.md).
 
-        Raises ModelFileError: a key is missing, of the wrong type or out of range, heads don't divide,
-        or the file asks for a rotary scaling that isn't built.
+        Raises ModelFileError: a key is missing, of the wrong type or out of range, heads don't
+        divide, or the file asks for a rotary scaling that isn't built.
         """
         arch = file.str_value("general.architecture")
         key = arch + "."
@@ -46,13 +46,16 @@ class ModelConfig:
         kv_heads = file.int_value(key + "attention.head_count_kv", 1, 1024, default=heads)
         if heads % kv_heads or heads // kv_heads > 64:
             raise file.error(f"{heads} query heads can't share {kv_heads} KV heads")
-        head_dim = file.int_value(key + "attention.key_length", 2, 1024, default=hidden // heads or 2)
+        head_dim = file.int_value(
+            key + "attention.key_length", 2, 1024, default=hidden // heads or 2
+        )
         if head_dim % 2:
             raise file.error(f"head_dim {head_dim} is odd")
         for name in ("attention.value_length", "rope.dimension_count"):
             if file.int_value(key + name, 1, 1 << 16, default=head_dim) != head_dim:
                 raise file.error(
-                    f"{key}{name} differs from head_dim {head_dim}", "this kind of model isn't supported"
+                    f"{key}{name} differs from head_dim {head_dim}",
+                    "this kind of model isn't supported",
                 )
         _refuse_rope_scaling(file, key)
         embedding = file.tensors.get("token_embd.weight")

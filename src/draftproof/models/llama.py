@@ -1,7 +1,7 @@
 """Llama (SmolLM2): no biases, no query and key norms.
 
-GGUF files of this family hold the rows of q and k permuted for adjacent-pair rotation; the loader puts
-them back (PERMUTED), so the rotation here is half-split as in every other family.
+GGUF files of this family hold the rows of q and k permuted for adjacent-pair rotation; the loader
+puts them back (PERMUTED), so the rotation here is half-split as in every other family.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model file into a player that is ready to play. Owns the order of loading and what it may cost.
 
-Nothing large is allocated before the whole header has been checked; tensors are packed one by one and
-their source pages given back, so the peak is the packed weights plus one tensor.
+Nothing large is allocated before the whole header has been checked; tensors are packed one by one
+and their source pages given back, so the peak is the packed weights plus one tensor.
 """
 
 from __future__ import annotations
@@ -167,10 +167,12 @@ def _packed_size(tensor: TensorInfo) -> int:
 def _context(
     file: GgufFile, config: EngineConfig, model: ModelConfig, packed: int
 ) -> tuple[int, int]:
-    """Positions granted and KV pages: what was asked for, or what the model and the memory allow."""
+    """Positions granted and KV pages: what was asked for, or what the model and the memory
+    allow."""
     if config.ctx is not None and config.ctx > model.context_length:
         raise InvalidRequestError(
-            f"ctx {config.ctx} is more than the {model.context_length} positions of {file.path.name}"
+            f"ctx {config.ctx} is more than the {model.context_length} positions of "
+            f"{file.path.name}"
         )
     wanted = config.ctx or min(model.context_length, DEFAULT_CONTEXT)
     page = _native.KvCache.page_positions
@@ -245,7 +247,8 @@ def _pack(
 
 
 def _half_split_rows(data: memoryview, rows: int, head_dim: int) -> NDArray[np.uint8]:
-    """Undoes the converter's permutation of q and k: row 2j+s of a head becomes row s*head_dim/2+j."""
+    """Undoes the converter's permutation of q and k: row 2j+s of a head becomes row
+    s*head_dim/2+j."""
     heads = np.frombuffer(data, np.uint8).reshape(rows // head_dim, head_dim // 2, 2, -1)
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1)
 

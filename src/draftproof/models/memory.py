@@ -28,8 +28,14 @@ def _cgroup() -> int | None:
         (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
     )
     for limit, used in pairs:
-        try:
-            return max(0, int(limit.read_text()) - int(used.read_text()))
-        except (OSError, ValueError):
-            continue  # no such version, or "max"
+        left = _left(limit, used)
+        if left is not None:
+            return left
     return None
+
+
+def _left(limit: Path, used: Path) -> int | None:
+    try:
+        return max(0, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no such version of cgroups, or "max"
+        return None

@@ -1,5 +1,5 @@
-"""Records a model's operations by name: buffers are made when first written, weights found by tensor
-name. The native Program checks every shape. Knows no maths and no model family."""
+"""Records a model's operations by name: buffers are made when first written, weights found by
+tensor name. The native Program checks every shape. Knows no maths and no model family."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from draftproof._native import KvCache, Program, Weights
 class ProgramBuilder:
     """weights: tensor name -> (weight id, width of its output). A vector's width is its length.
 
-    Buffers are named by the model's file; a name means one buffer [rows, width] for the whole program,
-    so layers share them.
+    Buffers are named by the model's file; a name means one buffer [rows, width] for the whole
+    program, so layers share them.
     """
 
     def __init__(
@@ -59,10 +59,14 @@ class ProgramBuilder:
         biases: Sequence[str] = (),
         residual: str | None = None,
     ) -> None:
-        """outs[i] = x W_i^T (+ bias_i) (+ residual); the input is quantized once for all of them."""
+        """outs[i] = x W_i^T (+ bias_i) (+ residual); the input is quantized once for all of
+        them."""
         space = "logits" if x.startswith("last") else "rows"
         self.program.linear(
-            [self._written(out, self._ids[w][1], space) for out, w in zip(outs, weights, strict=True)],
+            [
+                self._written(out, self._ids[w][1], space)
+                for out, w in zip(outs, weights, strict=True)
+            ],
             self._buffers[x][0],
             [self._ids[w][0] for w in weights],
             [self._ids[b][0] for b in biases],

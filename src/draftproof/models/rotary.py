@@ -1,4 +1,5 @@
-"""Rotary frequencies as exact fractions of a turn. Knows no positions; the native side multiplies."""
+"""Rotary frequencies as exact fractions of a turn. Knows no positions; the native side
+multiplies."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ def rotary_turns(
     """round(2^64 * inv_freq_j / 2 pi) for inv_freq_j = theta^(-2j / head_dim) [head_dim / 2].
 
     `divide_by` [head_dim / 2] scales the frequencies down (the tensor rope_freqs.weight of llama-3
-    files). Computed in decimal arithmetic, whose exp and ln are correctly rounded, so the integers are
-    the same on every machine; libm's aren't.
+    files). Computed in decimal arithmetic, whose exp and ln are correctly rounded, so the integers
+    are the same on every machine; libm's aren't.
     """
     half = head_dim // 2
     turns = np.zeros(half, np.uint64)

@@ -36,4 +36,3 @@ def file_digest(path: Path) -> str:
     except OSError:
         pass  # an unwritable cache costs a second next time, nothing else
     return digest
-
