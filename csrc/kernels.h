@@ -32,7 +32,7 @@ struct PanelArgs {
   const float* bias;      // [outputs] or nullptr: y = acc + bias
   const float* residual;  // [rows, residual_stride] or nullptr: y = y + residual
   size_t residual_stride;
-  uint64_t* tile_calls;  // [kNumTileSizes] calls by tile: 8 rows (float: 6), 4, 2, 1
+  uint64_t* tile_calls;  // [kNumTileSizes] calls by tile: 8 rows (float 6, amx 9 to 16), 4, 2, 1
 };
 
 enum class KvType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2 };

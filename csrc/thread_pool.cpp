@@ -1,6 +1,7 @@
 #include "thread_pool.h"
 
 #include <stdexcept>
+#include <string>
 
 #include "fp_env.h"
 
@@ -17,9 +18,8 @@ void relax() {
 
 // Waits until `value` is no longer `old`: a short spin (work usually comes within microseconds),
 // then sleep, so that a machine with other work isn't kept busy.
-void await_change(std::atomic<uint32_t>& value, uint32_t old) {
-  constexpr int kSpins = 2000;
-  for (int i = 0; i < kSpins; ++i) {
+void await_change(std::atomic<uint32_t>& value, uint32_t old, int spins) {
+  for (int i = 0; i < spins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     relax();
   }
@@ -33,11 +33,21 @@ int checked_threads(int threads) {
   return threads;
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
-  for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads < 1 ? 1 : threads),
+      // With more threads than cores a spinning one keeps the others from their work.
+      spins_(static_cast<unsigned>(threads) > std::thread::hardware_concurrency() ? 0 : 2000) {
+  try {
+    for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (...) {  // the system gives no more: take back those that run, then say so
+    stop();
+    throw std::runtime_error("the system can't start " + std::to_string(threads_) + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
@@ -66,13 +76,13 @@ void ThreadPool::barrier() {
     passed_.fetch_add(1, std::memory_order_release);
     passed_.notify_all();
   } else {
-    await_change(passed_, before);
+    await_change(passed_, before, spins_);
   }
 }
 
 void ThreadPool::work(int thread) {
   for (uint32_t seen = 0;;) {
-    await_change(epoch_, seen);
+    await_change(epoch_, seen, spins_);
     // One job at a time: epoch_ can't rise again before this thread came to the last barrier.
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;

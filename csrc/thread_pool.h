@@ -16,7 +16,8 @@ int checked_threads(int threads);
 
 class ThreadPool {
  public:
-  // `threads` >= 1, the calling thread included.
+  // `threads` >= 1, the calling thread included. Throws std::runtime_error if the system can't
+  // start them.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -33,8 +34,10 @@ class ThreadPool {
 
  private:
   void work(int thread);
+  void stop();
 
   const int threads_;
+  const int spins_;  // before a waiting thread sleeps
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<uint32_t> epoch_{0};    // raised for every job, and to stop
   alignas(64) std::atomic<uint32_t> arrived_{0};  // at the current barrier

@@ -6,37 +6,15 @@ downloads anything (.ci/run fetches the default model beforehand).
 
 from __future__ import annotations
 
-import importlib
-import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dispatch_rows import isa_rows, missing_rows, native
 from draftproof import catalogue
 from tiny_models import TinyModels
-
-# Every row that any build may have, by machine; which are there, the native side says.
-_KNOWN_ROWS = {
-    "x86_64": ("scalar", "avx2", "avx512", "amx"),
-    "aarch64": ("scalar", "neon", "neon_dotprod", "neon_i8mm"),
-}
-
-
-def _native() -> Any | None:
-    """The extension, or None where it hasn't been built: tests that need it then fail to import."""
-    try:
-        return importlib.import_module("draftproof._native")
-    except ImportError:
-        return None
-
-
-def isa_rows() -> list[str]:
-    """Rows of the dispatch table on this machine, slowest first."""
-    native = _native()
-    return list(native.isa_rows()) if native is not None else ["scalar"]
-
 
 # --- options, markers, header --------------------------------------------------------------------
 
@@ -69,14 +47,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    if _native() is None:
+    if native() is None:
         return ["draftproof: the native extension isn't built or can't be imported"]
-    rows = isa_rows()
-    missing = [row for row in _KNOWN_ROWS.get(platform.machine(), ()) if row not in rows]
     models = [f"{e.name} ({catalogue.state(e)})" for e in catalogue.CATALOGUE.values()]
     return [
-        f"draftproof: rows tested: {', '.join(rows)}",
-        f"draftproof: rows not on this machine: {', '.join(missing) or 'none'}",
+        f"draftproof: rows tested: {', '.join(isa_rows())}",
+        f"draftproof: rows not on this machine: {', '.join(missing_rows()) or 'none'}",
         f"draftproof: models: {', '.join(models)}",
     ]
 

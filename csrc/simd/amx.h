@@ -17,7 +17,7 @@ namespace draftproof {
 namespace {
 
 // The four tiles in use; with more of them in flight, loads get slower.
-enum Tile : int { kLowSum, kHighSum, kActivations, kWeights, kNumTiles };
+enum Tile : int { kLowSum, kHighSum, kActivations, kWeights };
 
 // The tile registers of this thread, for as long as the object lives: configured at each use,
 // because other libraries of the process may use them too, and released, because a thread switch

@@ -283,6 +283,9 @@ int main() {
       test_products(report, subjects);
 #endif
     }
+    std::vector<std::string> names;
+    for (const Subject& s : subjects) names.push_back(s.kernels.name);
+    report.finish(names, "");
     report.check(emulated_faults() == 0, "the emulated tiles were used wrongly");
   }
   std::printf("%d passed, %d failed\n", report.passed(), report.failed());

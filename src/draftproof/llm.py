@@ -207,6 +207,8 @@ class LLM:
             done = False
             while not done:
                 with self._lock:
+                    if self._loaded is None:
+                        raise InvalidRequestError("this LLM was closed: make a new one")
                     if not request.inbox:
                         self._engine.step()
                     events, request.inbox = request.inbox, []
@@ -222,7 +224,8 @@ class LLM:
         # If another thread is in a step, that thread's next step frees the pages.
         if self._lock.acquire(blocking=False):
             try:
-                self._engine.reap()
+                if self._loaded is not None:
+                    self._engine.reap()
             finally:
                 self._lock.release()
 

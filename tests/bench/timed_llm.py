@@ -59,8 +59,8 @@ class TimedLLM:
             ids[self.broken[text]] = 7
         stats = SpeculationStats.of(speculation)
         if on:
-            stats.count_try(4, 3, 4)
-            stats.modelled_plain, stats.modelled = 30.0, 20.0
+            stats.count_try(4, call, call + 1)
+            stats.modelled_plain, stats.modelled = 30.0, 20.0 - call
         rate = self.rate(text, on, call)
         return Completion(
             text="",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from runs import OFF, Bench, Run, assert_same
 
-from conftest import isa_rows
+from dispatch_rows import isa_rows
 from draftproof import LLM
 from draftproof.config import EngineConfig, SpeculativeConfig
 from draftproof.request import SamplingParams

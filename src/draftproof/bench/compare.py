@@ -48,9 +48,10 @@ class CompareSettings:
 
 @dataclass(frozen=True)
 class PromptResult:
-    """One prompt. off_tps, on_tps: medians. modelled_speedup: by the ledger of the last run with
-    speculation, None if it kept none. control: off against off, 1 = no noise, None = no
-    second off run. first_difference: the first output token that differs, None = none does."""
+    """One prompt. off_tps, on_tps: medians. modelled_speedup, acceptance_rate and
+    mean_acceptance_length: of the run of median speed; modelled is None if it kept no ledger.
+    control: off against off, 1 = no noise, None = no second off run. first_difference: the first
+    output token that differs, None = none does."""
 
     id: str
     kind: str
@@ -160,16 +161,17 @@ def compare(
     # A difference is looked for among the off runs too: then it isn't speculation that is broken.
     different = [c for c in (*on, *off[1:]) if c.token_ids != reference]
     shown = different[0] if different else on[0]
-    last = on[-1]
+    # A controller learns from run to run: the counts shown are those of the run of median speed.
+    typical = sorted(on, key=_rate)[(len(on) - 1) // 2]
     return PromptResult(
         id=workload.id,
         kind=workload.kind,
         tokens=len(reference),
         off_tps=median([_rate(c) for c in off]),
         on_tps=median([_rate(c) for c in on]),
-        modelled_speedup=last.speculation.get("modelled_speedup"),
-        acceptance_rate=last.speculation["acceptance_rate"],
-        mean_acceptance_length=last.speculation["mean_acceptance_length"],
+        modelled_speedup=typical.speculation.get("modelled_speedup"),
+        acceptance_rate=typical.speculation["acceptance_rate"],
+        mean_acceptance_length=typical.speculation["mean_acceptance_length"],
         sha256_off=token_digest(reference),
         sha256_on=token_digest(shown.token_ids),
         first_difference=_first_difference(reference, different[0].token_ids)

@@ -163,6 +163,7 @@ class _ProgressBar:
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Turns every way in which a command can fail into one line on stderr and an exit code."""
+    _replace_closed_streams()
     try:
         yield
         sys.stdout.flush()
@@ -175,6 +176,11 @@ def guarded() -> Iterator[None]:
         _show_traceback_if_asked()
         note(f"draftproof: error: {_one_line(error)}")
         raise SystemExit(EXIT_USER_ERROR) from None
+    except OSError as error:
+        _show_traceback_if_asked()
+        _forget_stdout()
+        note(f"draftproof: error: the system says: {_one_line(error)}")
+        raise SystemExit(EXIT_CHECK_FAILED) from None
     except Exception as error:
         _show_traceback_if_asked()
         note(
@@ -182,6 +188,13 @@ def guarded() -> Iterator[None]:
             "(DRAFTPROOF_DEBUG=1 shows where)"
         )
         raise SystemExit(EXIT_CHECK_FAILED) from None
+
+
+def _replace_closed_streams() -> None:
+    """A stream that the caller has closed (`>&-`) swallows what is written to it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _one_line(error: BaseException) -> str:

@@ -83,8 +83,8 @@ class BatchRunner:
         ]
         self._temperature[span] = sampling.temperature
         self._top_k[span] = sampling.top_k
-        self._top_p[span] = sampling.top_p
-        self._min_p[span] = sampling.min_p
+        self._top_p[span] = _narrow(sampling.top_p)
+        self._min_p[span] = _narrow(sampling.min_p)
         self._seed[span] = request.seed
 
     def _sample(self, marked: int) -> list[int]:
@@ -99,6 +99,12 @@ class BatchRunner:
             self._vocab_size,
         ).tolist()
         return targets
+
+
+def _narrow(probability: float) -> float:
+    """Values that would be float32 denormals count as 0: whether numpy keeps or flushes them would
+    depend on the caller's floating-point environment."""
+    return probability if probability >= 2.0**-126 else 0.0
 
 
 def _block_tables(segments: Sequence[Segment]) -> NDArray[np.int32]:

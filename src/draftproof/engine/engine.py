@@ -73,11 +73,16 @@ class Engine:
                 segment.session.truncate(segment.start)
             raise
         marked = 0
-        for segment, own_targets in zip(segments, targets, strict=True):
-            segment.request.stats.forwards[segment.kind] += 1
-            if own_targets:  # else a prompt chunk that isn't the last
-                self._commit(segment, own_targets, marked)
-            marked += segment.num_logits
+        try:
+            for segment, own_targets in zip(segments, targets, strict=True):
+                segment.request.stats.forwards[segment.kind] += 1
+                if own_targets:  # else a prompt chunk that isn't the last
+                    self._commit(segment, own_targets, marked)
+                marked += segment.num_logits
+        finally:
+            # Also when interrupted: no session keeps rows of tokens that were not emitted.
+            for segment in segments:
+                segment.trim()
         self.reap()
         return [segment.request for segment in segments]
 
@@ -173,7 +178,7 @@ class Engine:
 
         marked: the segment's first row among the marked rows of the batch.
         """
-        request, session = segment.request, segment.session
+        request = segment.request
         if segment.kind == "prefill":
             request.stats.count_plain_step(self._emit(request, targets, marked))
         elif segment.kind == "replay":
@@ -188,7 +193,7 @@ class Engine:
                 request.controller.settle(segment.draft, len(result.accepted), emitted)
             else:
                 request.controller.settle_plain(emitted, segment.plain_reason)
-        session.truncate(min(session.length, len(request.tokens) - 1))
+        segment.trim()
 
     def _commit_replay(self, request: Request, target: int, marked: int) -> None:
         replay = request.replay

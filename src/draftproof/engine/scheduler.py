@@ -34,6 +34,11 @@ class Segment:
     plain_reason: str = ""
     draft: Draft = NO_DRAFT
 
+    def trim(self) -> None:
+        """Takes back the KV rows of tokens that were not emitted (the last one never was there)."""
+        length = len(self.request.tokens) - 1
+        self.session.truncate(min(self.session.length, length))
+
 
 class Scheduler:
     """max_rows, max_logit_rows: limits of one step. prefill_chunk: prompt rows of one step."""

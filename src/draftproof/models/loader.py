@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof import _native
-from draftproof.config import EngineConfig
+from draftproof.config import EngineConfig, default_threads
 from draftproof.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
 from draftproof.formats import GGML_TYPES, GgufFile, TensorInfo, dequantize
 from draftproof.models.config import ModelConfig
@@ -65,8 +65,24 @@ def load(
 
     Raises ModelFileError, OutOfMemoryError (what is needed and what there is), InvalidRequestError.
     """
+    try:
+        return _load(path, config, families, digest, progress)
+    except MemoryError:
+        raise OutOfMemoryError(
+            f"{path.name}: the system gives no more memory: use a smaller model or a lower --ctx"
+        ) from None
+
+
+def _load(
+    path: Path,
+    config: EngineConfig,
+    families: dict[str, ModuleType],
+    digest: Callable[[Path], str],
+    progress: Progress | None,
+) -> LoadedModel:
     start = time.perf_counter()
     _native.probe_arithmetic()
+    _check_threads(config.threads)
     isa = _isa(config)
     with GgufFile.open(path) as file:
         family = _family(file, families)
@@ -123,6 +139,16 @@ def _isa(config: EngineConfig) -> str:
             f"{origin} {wish!r} is not available on this machine: choose one of {', '.join(rows)}"
         )
     return wish
+
+
+def _check_threads(threads: int) -> None:
+    """Far more threads than cores are slower than one: every barrier waits for all of them."""
+    cores = default_threads()
+    most = max(16, 4 * cores)
+    if threads > most:
+        raise InvalidRequestError(
+            f"threads must be at most {most} here ({cores} cores can be used), got {threads}"
+        )
 
 
 def _family(file: GgufFile, families: dict[str, ModuleType]) -> ModuleType:

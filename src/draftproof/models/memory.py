@@ -22,20 +22,46 @@ def _meminfo() -> int | None:
 
 
 def _cgroup() -> int | None:
-    root = Path("/sys/fs/cgroup")
-    pairs = (
-        (root / "memory.max", root / "memory.current"),
-        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
-    )
-    for limit, used in pairs:
-        left = _left(limit, used)
-        if left is not None:
-            return left
-    return None
+    """What the cgroups from this process's own up to the root still allow; None without a limit.
 
-
-def _left(limit: Path, used: Path) -> int | None:
+    Page cache that can be dropped (`inactive_file`) doesn't count as used. Reads version 2, and the
+    memory controller of version 1.
+    """
     try:
-        return max(0, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # no such version of cgroups, or "max"
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
         return None
+    left = []
+    for line in lines:
+        _, _, entry = line.partition(":")
+        controllers, _, path = entry.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup")
+        folder = root / path.lstrip("/")
+        while True:
+            left.append(_left(folder))
+            if folder == root or root not in folder.parents:
+                break
+            folder = folder.parent
+    known = [n for n in left if n is not None]
+    return min(known) if known else None
+
+
+def _left(folder: Path) -> int | None:
+    v2 = (folder / "memory.max").exists()
+    names = (
+        ("memory.max", "memory.current")
+        if v2
+        else (
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+        )
+    )
+    try:
+        limit, used = (int((folder / name).read_text()) for name in names)
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        droppable = int(stat.get("inactive_file", 0))
+    except (OSError, ValueError):  # no such controller, or "max"
+        return None
+    return max(0, limit - used + droppable)
