@@ -59,6 +59,13 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+# Every row that a build for this kind of machine has.
+_ROWS = {
+    "x86_64": ("scalar", "avx2", "avx512", "amx"),
+    "aarch64": ("scalar", "neon", "neon_i8mm"),
+}
+
+
 def _kernels() -> dict[str, Any]:
     forced = os.environ.get("DRAFTPROOF_ISA", "")
     try:
@@ -71,6 +78,7 @@ def _kernels() -> dict[str, Any]:
         "arithmetic_version": _native.ARITHMETIC_VERSION,
         "cpu_features": dict(_native.cpu_features()),
         "isa_rows": rows,
+        "isa_rows_missing": [row for row in _ROWS.get(platform.machine(), ()) if row not in rows],
         "isa": rows[-1],
         "isa_reason": "the best row that this machine can run",
     }
@@ -145,9 +153,11 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if kernels["built"]:
         features = [name for name, there in kernels["cpu_features"].items() if there]
         rows = " < ".join(kernels["isa_rows"])
+        missing = kernels["isa_rows_missing"]
+        absent = f"; not on this machine: {', '.join(missing)}" if missing else ""
         lines += [
             ("Features", " ".join(features) or "none that matter here"),
-            ("Kernels", f"{kernels['isa']}: {kernels['isa_reason']} (rows: {rows})"),
+            ("Kernels", f"{kernels['isa']}: {kernels['isa_reason']} (rows: {rows}{absent})"),
             ("Arithmetic", f"version {kernels['arithmetic_version']}"),
         ]
     if "problem" in kernels:
