@@ -133,7 +133,7 @@ def test_the_demo_runs(tiny_everywhere: None) -> None:
 
     result = CliRunner().invoke(app, ["demo", "--max-tokens", "24"], catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.count("identical") == 8  # four prompts, exact and replay
+    assert result.stdout.count("identical") == 12  # four prompts, exact and replay
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])

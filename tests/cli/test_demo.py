@@ -37,19 +37,20 @@ def test_measure_runs_every_prompt_in_every_mode(fake: FakeLLM) -> None:
         on_start=lambda prompt, mode: started.append((prompt.title, mode)),
         on_text=texts.append,
     )
-    modes = ["off", "exact", "replay"]
+    modes = ["off", "exact", "k = 8", "replay"]
     assert started == [(title, mode) for title in ("one", "two") for mode in modes]
-    assert texts == ["Hel", "lo "] * 6  # the run that warms up is silent
+    assert texts == ["Hel", "lo "] * 8  # the run that warms up is silent
     warm_up, *calls = fake.calls
     assert warm_up[2].drafter == "off"
-    assert [prompt[0]["content"] for prompt, _, _ in calls] == ["first"] * 3 + ["second"] * 3
+    assert [prompt[0]["content"] for prompt, _, _ in calls] == ["first"] * 4 + ["second"] * 4
     assert all((s.temperature, s.max_tokens) == (0.0, 2) for _, s, _ in calls)
-    assert [(c.drafter, c.verify) for _, _, c in calls[:3]] == [
+    assert [(c.drafter, c.verify) for _, _, c in calls[:4]] == [
         ("off", "exact"),
+        ("auto", "exact"),
         ("auto", "exact"),
         ("auto", "replay"),
     ]
-    assert {c.k for _, _, c in calls if c.drafter == "auto"} == {9}
+    assert [c.k for _, _, c in calls if c.drafter == "auto"] == [9, 8, 9] * 2
     assert not any(c.remember for _, _, c in calls if c.drafter == "auto")
     assert [c.is_identical for c in comparisons] == [True, True]
     assert comparisons[0].speedup("exact") == pytest.approx(2.5)
@@ -58,11 +59,11 @@ def test_measure_runs_every_prompt_in_every_mode(fake: FakeLLM) -> None:
 
 def test_a_busy_machine_is_owned_up_to(invoke: Invoke, fake: FakeLLM) -> None:
     assert "busy" not in invoke("demo").stderr
-    # Warm-up, then four times (off, exact, replay): the second plain run is slow.
-    fake.slowdown = {len(fake.calls) + 5: 3.0}
+    # Warm-up, then four times (off, exact, k = 8, replay): the second plain run is slow.
+    fake.slowdown = {len(fake.calls) + 6: 3.0}
     result = invoke("demo", "--json")
     assert json.loads(result.stdout)["plain_spread"] == pytest.approx(3.0)
-    fake.slowdown = {len(fake.calls) + 5: 3.0}
+    fake.slowdown = {len(fake.calls) + 6: 3.0}
     result = invoke("demo")
     assert result.exit_code == 0
     assert "by a factor of 3.0" in result.stderr
@@ -78,8 +79,8 @@ def test_all_identical(invoke: Invoke, fake: FakeLLM) -> None:
     result = invoke("demo")
     assert result.exit_code == 0, result.stderr
     digest = token_digest([100, 101, 102])
-    assert result.stdout.count("identical") == 8  # four prompts, exact and replay
-    assert result.stdout.count(digest[:12]) == 8
+    assert result.stdout.count("identical") == 12  # four prompts, three rows
+    assert result.stdout.count(digest[:12]) == 12
     assert digest[:13] not in result.stdout
     assert result.stdout.count("Hello world") == 8  # four prompts, off and on
     for prompt in PROMPTS:
@@ -109,16 +110,17 @@ def test_a_difference_names_its_position(
     result = invoke("demo", *(["--json"] if as_json else []))
     assert result.exit_code == 1
     errors = [line for line in result.stderr.splitlines() if "error" in line]
-    assert len(errors) == 4
+    wrong = ["exact", "k = 8"] if mode == "exact" else ["replay"]  # the fake knows verify only
+    assert len(errors) == 4 * len(wrong)
     assert f"{mode} differs from plain decoding at token 1: 7 instead of 101" in errors[0]
     if as_json:
         value = json.loads(result.stdout)
         assert value["identical"] is False
-        other = "replay" if mode == "exact" else "exact"
-        assert value["prompts"][0]["first_difference"] == {mode: 1, other: None}
+        differences = {name: 1 if name in wrong else None for name in ("exact", "k = 8", "replay")}
+        assert value["prompts"][0]["first_difference"] == differences
     else:
-        assert result.stdout.count("differs @1") == 4
-        assert result.stdout.count("identical") == 4
+        assert result.stdout.count("differs @1") == 4 * len(wrong)
+        assert result.stdout.count("identical") == 4 * (3 - len(wrong))
 
 
 def test_an_answer_that_is_shorter_differs(invoke: Invoke, fake: FakeLLM) -> None:
@@ -147,7 +149,7 @@ def test_json_has_whole_digests_and_all_statistics(invoke: Invoke, fake: FakeLLM
     assert [entry["title"] for entry in value["prompts"]] == [prompt.title for prompt in PROMPTS]
     for entry in value["prompts"]:
         assert entry["verdict"] == "identical"
-        assert set(entry["runs"]) == {"off", "exact", "replay"}
+        assert set(entry["runs"]) == {"off", "exact", "k = 8", "replay"}
         for run in entry["runs"].values():
             assert run["token_ids_sha256"] == token_digest(run["token_ids"])
             assert run["timings"]["predicted_per_second"] > 0
