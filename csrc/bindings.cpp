@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "fp_env.h"
+#include "interpolate.h"
 #include "player.h"
 
 namespace nb = nanobind;
@@ -78,12 +79,9 @@ std::string digest(const KvCache& self, Array1<int32_t> pages, int64_t length) {
       nb::module_::import_("hashlib").attr("sha256")(data).attr("hexdigest")());
 }
 
-nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_t> tokens,
-                                                     Array2<int32_t> positions,
-                                                     Array2<int32_t> segments,
-                                                     Array1<int32_t> block_tables,
-                                                     Array1<int32_t> logit_rows, nb::object vectors,
-                                                     int64_t embedding_width) {
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(
+    Player& self, Array1<int32_t> tokens, Array2<int32_t> positions, Array2<int32_t> segments,
+    Array1<int32_t> block_tables, Array1<int32_t> logit_rows, nb::object vectors) {
   require(positions.shape(0) == tokens.shape(0) && positions.shape(1) == 3,
           "positions must be [rows, 3]");
   require(segments.shape(1) == 3, "segments must be [n, 3]");
@@ -101,8 +99,8 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_
   if (!vectors.is_none()) {
     require(nb::try_cast(vectors, v, false),
             "vectors must be a C-contiguous float32 array [n, width]");
-    require(static_cast<int64_t>(v.shape(1)) == embedding_width,
-            "vectors must be [n, width of the embedding]");
+    require(static_cast<int64_t>(v.shape(1)) == self.vector_width(),
+            "vectors must be [n, vector_width of the program]");
     b.vectors = v.data();
     b.num_vectors = v.shape(0);
   }
@@ -112,6 +110,24 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> forward(Player& self, Array1<int32_
     flags = self.forward(b);
   }
   return to_numpy(std::move(flags));
+}
+
+// Into columns column .. of the rows of `out`.
+void mix(Array2<float> table, Array2<int32_t> indices, Array2<float> weights,
+         nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, int64_t column) {
+  const size_t rows = indices.shape(0);
+  require(indices.shape(1) == 4 && weights.shape(1) == 4 && weights.shape(0) == rows &&
+              out.shape(0) == rows,
+          "mix_rows: indices, weights [rows, 4] and out [rows, columns] must fit");
+  require(column >= 0 && static_cast<size_t>(column) <= out.shape(1) &&
+              table.shape(1) <= out.shape(1) - static_cast<size_t>(column),
+          "mix_rows: the table's width must fit behind the column");
+  for (size_t i = 0; i < 4 * rows; ++i)
+    require(indices.data()[i] >= 0 && static_cast<size_t>(indices.data()[i]) < table.shape(0),
+            "mix_rows: an index is outside the table");
+  nb::gil_scoped_release release;
+  mix_rows(table.data(), static_cast<int64_t>(table.shape(1)), indices.data(), weights.data(),
+           static_cast<int64_t>(rows), out.data() + column, static_cast<int64_t>(out.shape(1)));
 }
 
 std::vector<SamplingParams> sampling_params(Array1<float> temperature, Array1<int32_t> top_k,
@@ -148,6 +164,9 @@ NB_MODULE(_native, m) {
   m.def("probe_arithmetic", [] {
     if (const char* defect = arithmetic_defect()) throw std::runtime_error(defect);
   });
+
+  m.def("mix_rows", &mix, "table"_a.noconvert(), "indices"_a.noconvert(), "weights"_a.noconvert(),
+        "out"_a.noconvert(), "column"_a = 0);
 
   nb::class_<Weights>(m, "Weights")
       .def(nb::init<size_t, int>(), "arena_bytes"_a, "threads"_a = 1)
@@ -200,7 +219,20 @@ NB_MODULE(_native, m) {
                       {axes.data(), axes.data() + axes.shape(0)});
           },
           "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert())
-      .def("attention", &Program::attention, "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a)
+      .def("attention", &Program::attention, "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a,
+           "causal"_a = true)
+      .def("vectors", &Program::vectors, "out"_a, "column"_a = 0)
+      .def("add_vectors", &Program::add_vectors, "x"_a, "column"_a)
+      .def("layer_norm", &Program::layer_norm, "out"_a, "x"_a, "weight"_a, "bias"_a, "eps"_a)
+      .def(
+          "gelu",
+          [](Program& self, int x, const std::string& formula) {
+            require(formula == "tanh" || formula == "erf", "formula must be 'tanh' or 'erf'");
+            self.gelu(x, formula == "erf");
+          },
+          "x"_a, "formula"_a)
+      .def("join_rows", &Program::join_rows, "out"_a, "x"_a)
+      .def_prop_ro("vector_width", &Program::vector_width)
       .def("select_logit_rows", &Program::select_logit_rows, "out"_a, "x"_a)
       .def("logits", &Program::logits, "x"_a);
 
@@ -214,8 +246,7 @@ NB_MODULE(_native, m) {
           [](Player& self, Array1<int32_t> tokens, Array2<int32_t> positions,
              Array2<int32_t> segments, Array1<int32_t> block_tables, Array1<int32_t> logit_rows,
              nb::object vectors) {
-            return forward(self, tokens, positions, segments, block_tables, logit_rows, vectors,
-                           self.embedding_width());
+            return forward(self, tokens, positions, segments, block_tables, logit_rows, vectors);
           },
           "tokens"_a.noconvert(), "positions"_a.noconvert(), "segments"_a.noconvert(),
           "block_tables"_a.noconvert(), "logit_rows"_a.noconvert(), "vectors"_a = nb::none())
@@ -226,6 +257,16 @@ NB_MODULE(_native, m) {
                  self.logits(0), {self.num_logit_rows(), static_cast<size_t>(self.logits_width())},
                  handle, {static_cast<int64_t>(self.logits_stride()), 1});
            })
+      .def(
+          "values",
+          [](nb::handle handle, int buffer) {
+            const auto& self = nb::cast<const Player&>(handle);
+            const float* data = self.values(buffer);
+            return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(
+                data, {self.num_logit_rows(), static_cast<size_t>(self.values_width(buffer))},
+                handle, {static_cast<int64_t>(self.values_stride(buffer)), 1});
+          },
+          "buffer"_a)
       .def(
           "sample",
           [](Player& self, Array1<float> temperature, Array1<int32_t> top_k, Array1<float> top_p,

@@ -63,6 +63,7 @@ struct SpanArgs {
   int rows;
   int group;               // query heads per KV head
   int64_t first_position;  // KV index of row 0
+  int64_t seen;            // positions that every row sees; 0: those up to its own
   int64_t span;            // positions 512 span ..
   float scale;
   float* scores;          // scratch [rows * group, 512]
@@ -83,6 +84,14 @@ struct Kernels {
 
   // y = (x * r) * w with r = 1 / sqrt(sum(x^2) / n + eps), for `groups` groups of n values.
   void (*rms_norm)(const float* x, const float* weight, int n, int groups, float eps, float* out);
+
+  // y = fma((x - mean) * r, w, b) with r = 1 / sqrt(sum((x - mean)^2) / n + eps).
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps,
+                     float* out);
+
+  // GELU, by its tanh formula or exactly: simd/gelu_spec.h.
+  void (*gelu_tanh)(const float* x, int64_t n, float* out);
+  void (*gelu_erf)(const float* x, int64_t n, float* out);
 
   // In place on `heads` heads: half-split rotation by cos, sin [head_dim / 2].
   void (*rope)(float* x, int heads, int head_dim, const float* cos, const float* sin);

@@ -35,7 +35,8 @@ Player::Player(const Program& program, int max_rows, int max_logit_rows, int thr
   if (max_logit_rows < 1 || max_logit_rows > max_rows)
     throw std::invalid_argument("max_logit_rows must be 1 .. max_rows");
   if (program.logits_buffer() < 0) throw std::invalid_argument("the program declares no logits");
-  if (program.vocab() == 0) throw std::invalid_argument("the program has no embedding");
+  if (program.vector_width() == 0)
+    throw std::invalid_argument("the program has no embedding and takes no vectors");
   lay_out_memory();
 }
 
@@ -110,6 +111,10 @@ void Player::check(const Batch& b) const {
   for (size_t i = 0; i < b.num_pages; ++i)
     require(b.block_tables[i] >= 0 && b.block_tables[i] < program_.kv().num_pages(),
             "block_tables names a page that doesn't exist");
+  for (const Op& op : program_.ops())
+    require(op.kind != OpKind::kJoin || b.num_logit_rows == 0 ||
+                b.logit_rows[0] + 1 >= width(op.outs[0]) / width(op.x),
+            "the first marked row has too few rows before it to be joined with");
   int64_t rows = 0;
   for (size_t i = 0; i < b.num_segments; ++i) {
     const Segment& s = b.segments[i];
@@ -135,7 +140,7 @@ std::vector<uint8_t> Player::forward(const Batch& batch) {
   for (const Op& op : program_.ops()) {
     if (op.kind != OpKind::kAttention || op.groups == tile_group_) continue;
     tile_group_ = op.groups;  // one group size per model
-    plan_attention();
+    plan_attention(op.causal);
   }
   for (Section& section : sections_) section.next.store(0, std::memory_order_relaxed);
   for (ThreadState& state : threads_) state.section = 0;
@@ -143,7 +148,7 @@ std::vector<uint8_t> Player::forward(const Batch& batch) {
   return flags_;
 }
 
-void Player::plan_attention() {
+void Player::plan_attention(bool causal) {
   tiles_.clear();
   most_spans_ = 0;
   const int tile_rows = std::max(1, kTilePairs / tile_group_);
@@ -153,8 +158,9 @@ void Player::plan_attention() {
     for (int done = 0; done < segment.rows; done += tile_rows) {
       const int rows = std::min(tile_rows, segment.rows - done);
       const int64_t position = int64_t{segment.first_position} + done;
-      const int64_t spans = (position + rows - 1) / kSpan + 1;
-      tiles_.push_back({s, row, rows, position, spans});
+      const int64_t seen = causal ? 0 : int64_t{segment.first_position} + segment.rows;
+      const int64_t spans = ((causal ? position + rows : seen) - 1) / kSpan + 1;
+      tiles_.push_back({s, row, rows, position, spans, seen});
       most_spans_ = std::max(most_spans_, spans);
       row += static_cast<size_t>(rows);
     }
@@ -187,6 +193,21 @@ void Player::play(int thread) {
       case OpKind::kSelect:
         select(op, self);
         break;
+      case OpKind::kVectors:
+        vectors(op, self);
+        break;
+      case OpKind::kAddVectors:
+        add_vectors(op, self);
+        break;
+      case OpKind::kLayerNorm:
+        layer_norm(op, self);
+        break;
+      case OpKind::kGelu:
+        gelu(op, self);
+        break;
+      case OpKind::kJoin:
+        join(op, self);
+        break;
     }
   }
 }
@@ -195,10 +216,12 @@ const float* Player::logits(size_t r) const {
   return row(program_.logits_buffer(), static_cast<int64_t>(r));
 }
 int64_t Player::logits_width() const { return width(program_.logits_buffer()); }
-int64_t Player::embedding_width() const {
-  for (const Op& op : program_.ops())
-    if (op.kind == OpKind::kEmbed) return width(op.outs[0]);
-  return 0;
+const float* Player::values(int buffer) const {
+  const auto& buffers = program_.buffers();
+  if (buffer < 0 || static_cast<size_t>(buffer) >= buffers.size() ||
+      buffers[static_cast<size_t>(buffer)].space != Space::kLogits)
+    throw std::invalid_argument("values: no buffer of marked rows of this program");
+  return row(buffer, 0);
 }
 
 std::vector<int32_t> Player::sample(const std::vector<SamplingParams>& params, int32_t vocab_size) {
@@ -224,7 +247,9 @@ std::vector<int32_t> Player::sample(const std::vector<SamplingParams>& params, i
 
 std::map<std::string, uint64_t> Player::counters() const {
   static constexpr const char* kOps[kNumOpCounters] = {
-      "embed", "rms_norm", "linear", "swiglu_linear", "rope", "attention", "select_logit_rows"};
+      "embed",     "rms_norm",          "linear",  "swiglu_linear", "rope",
+      "attention", "select_logit_rows", "vectors", "add_vectors",   "layer_norm",
+      "gelu",      "join_rows"};
   static constexpr const char* kTiles[kNumTileSizes] = {"m8", "m4", "m2", "m1"};
   static constexpr int32_t kTypes[kNumWeightTypes] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14};
   std::map<std::string, uint64_t> out;

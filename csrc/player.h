@@ -35,12 +35,12 @@ struct Batch {
   size_t num_pages;
   const int32_t* logit_rows;  // [num_logit_rows] ascending
   size_t num_logit_rows;
-  const float* vectors;  // [num_vectors, width of the embedding] or nullptr
+  const float* vectors;  // [num_vectors, vector_width of the program] or nullptr
   size_t num_vectors;
 };
 
 inline constexpr size_t kNumWeightTypes = 11;
-inline constexpr size_t kNumOpCounters = 7;
+inline constexpr size_t kNumOpCounters = 12;
 inline constexpr int kRowBlock = 32;  // rows of activations that stay in cache beside a few panels
 inline constexpr int64_t kSwigluStep = 64;  // outputs: whole panels of every type
 inline constexpr int64_t kSwigluSteps = 8;  // of gate, then of up, one after the other
@@ -60,7 +60,11 @@ class Player {
   size_t num_logit_rows() const { return batch_.num_logit_rows; }
   int64_t logits_width() const;
   size_t logits_stride() const { return strides_[static_cast<size_t>(program_.logits_buffer())]; }
-  int64_t embedding_width() const;
+  int64_t vector_width() const { return program_.vector_width(); }
+  // A buffer of marked rows as the last forward left it. Throws std::invalid_argument.
+  const float* values(int buffer) const;
+  int64_t values_width(int buffer) const { return width(buffer); }
+  size_t values_stride(int buffer) const { return strides_[static_cast<size_t>(buffer)]; }
 
   // One token per marked row of the last forward; -1 where logits are not finite.
   std::vector<int32_t> sample(const std::vector<SamplingParams>& params, int32_t vocab_size);
@@ -79,6 +83,10 @@ class Player {
     int rows;
     int64_t first_position;
     int64_t spans;  // that the tile's last row sees
+    int64_t seen;   // positions that every row sees; 0: those up to its own
+    bool sees(int row, int64_t span) const {
+      return seen > 0 || first_position + row >= span * kSpan;
+    }
   };
   struct ThreadState {
     std::vector<float> scores, partial, state, gate, up;
@@ -90,11 +98,16 @@ class Player {
 
   void lay_out_memory();
   void check(const Batch& batch) const;
-  void plan_attention();
+  void plan_attention(bool causal);
   void play(int thread);
 
   // One operation each; all threads call it together.
   void embed(const Op& op, ThreadState& self);
+  void vectors(const Op& op, ThreadState& self);
+  void add_vectors(const Op& op, ThreadState& self);
+  void layer_norm(const Op& op, ThreadState& self);
+  void gelu(const Op& op, ThreadState& self);
+  void join(const Op& op, ThreadState& self);
   void rms_norm(const Op& op, ThreadState& self);
   void linear(const Op& op, ThreadState& self);
   void swiglu_linear(const Op& op, ThreadState& self);
@@ -126,6 +139,7 @@ class Player {
   }
 
   int64_t rows_of(int buffer) const;
+  const float* vector_of(int64_t r) const;  // of a row that is given as one
   float* row(int buffer, int64_t r) const {
     return base_[static_cast<size_t>(buffer)] +
            static_cast<size_t>(r) * strides_[static_cast<size_t>(buffer)];

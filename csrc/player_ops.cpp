@@ -29,6 +29,11 @@ void Player::flag(int buffer, int64_t r) {
   std::atomic_ref<uint8_t>(flags_[at]).store(1, std::memory_order_relaxed);
 }
 
+const float* Player::vector_of(int64_t r) const {
+  return batch_.vectors +
+         static_cast<size_t>(-1 - batch_.tokens[r]) * static_cast<size_t>(program_.vector_width());
+}
+
 void Player::embed(const Op& op, ThreadState& self) {
   const Linear& table = program_.weights().linear(op.weights[0]);
   in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
@@ -38,10 +43,62 @@ void Player::embed(const Op& op, ThreadState& self) {
       if (token >= 0) {
         unpack_row(table.type, table.packed, table.in_features, token, out);
       } else {
-        const size_t n = static_cast<size_t>(table.in_features);
-        std::memcpy(out, batch_.vectors + static_cast<size_t>(-1 - token) * n, n * sizeof(float));
+        std::memcpy(out, vector_of(r), static_cast<size_t>(table.in_features) * sizeof(float));
       }
     }
+  });
+}
+
+void Player::vectors(const Op& op, ThreadState& self) {
+  const auto n = static_cast<size_t>(width(op.outs[0]));
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      float* out = row(op.outs[0], r);
+      if (batch_.tokens[r] < 0)
+        std::memcpy(out, vector_of(r) + op.column, n * sizeof(float));
+      else
+        std::fill_n(out, n, 0.0f);
+    }
+  });
+}
+
+void Player::add_vectors(const Op& op, ThreadState& self) {
+  const int64_t n = width(op.outs[0]);
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      if (batch_.tokens[r] >= 0) continue;
+      const float* v = vector_of(r) + op.column;
+      float* x = row(op.outs[0], r);
+      for (int64_t i = 0; i < n; ++i) x[i] = x[i] + v[i];
+    }
+  });
+}
+
+void Player::layer_norm(const Op& op, ThreadState& self) {
+  const std::vector<float>&weight = program_.weights().vector(op.weights[0]),
+        &bias = program_.weights().vector(op.biases[0]);
+  in_tiles(self, rows_of(op.x), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      kernels_.layer_norm(row(op.x, r), weight.data(), bias.data(), static_cast<int>(weight.size()),
+                          op.eps, row(op.outs[0], r));
+  });
+}
+
+void Player::gelu(const Op& op, ThreadState& self) {
+  const auto kernel = op.exact ? kernels_.gelu_erf : kernels_.gelu_tanh;
+  in_tiles(self, rows_of(op.x), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) kernel(row(op.x, r), width(op.x), row(op.outs[0], r));
+  });
+}
+
+// A marked row and those before it, side by side.
+void Player::join(const Op& op, ThreadState& self) {
+  const int64_t n = width(op.x), count = width(op.outs[0]) / n;
+  in_tiles(self, rows_of(op.outs[0]), 1, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(row(op.outs[0], r) + i * n, row(op.x, batch_.logit_rows[r] - count + 1 + i),
+                    static_cast<size_t>(n) * sizeof(float));
   });
 }
 
@@ -217,6 +274,7 @@ SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile&
   a.rows = tile.rows;
   a.group = op.groups;
   a.first_position = tile.first_position;
+  a.seen = tile.seen;
   a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(op.head_dim)));
   a.scores = self.scores.data();
   a.partial = self.partial.data();
@@ -243,7 +301,7 @@ void Player::attend_tile(const Op& op, ThreadState& self, const AttentionTile& t
     a.partial = a.span == 0 ? self.state.data() : self.partial.data();
     kernels_.attend_span(a);
     for (int pair = 0; a.span > 0 && pair < pairs; ++pair) {
-      if (tile.first_position + pair / op.groups < a.span * kSpan) continue;  // the row ends before
+      if (!tile.sees(pair / op.groups, a.span)) continue;  // the row ends before
       const size_t at = static_cast<size_t>(pair) * a.partial_stride;
       kernels_.combine_span(self.state.data() + at, self.partial.data() + at, a.kv.value_stride);
     }
@@ -307,7 +365,7 @@ void Player::attention(const Op& op, ThreadState& self) {
       float* state = part(i, 0);
       for (int64_t span = 1; span < tile.spans; ++span) {
         for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
-          if (tile.first_position + pair / op.groups < span * kSpan) continue;
+          if (!tile.sees(pair / op.groups, span)) continue;
           const size_t at = static_cast<size_t>(pair) * stride;
           kernels_.combine_span(state + at, part(i, span) + at, static_cast<int>(stride) - kLanes);
         }

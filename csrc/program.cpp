@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -36,9 +37,53 @@ void Program::embed(int out, int table) {
           "embed: out must be [rows, columns of the table]");
   require(vocab_ == 0, "embed: a program has one embedding");
   vocab_ = t.out_features;
+  vector_width_ = std::max(vector_width_, o.width);
   Op& op = add(OpKind::kEmbed);
   op.outs = {out};
   op.weights = {table};
+}
+
+void Program::vectors(int out, int64_t column) {
+  const Buffer& o = checked(out, "out");
+  require(o.space == Space::kRows && column >= 0 && column < (int64_t{1} << 28),
+          "vectors: out must be batch rows, the column 0 or more");
+  vector_width_ = std::max(vector_width_, column + o.width);
+  Op& op = add(OpKind::kVectors);
+  op.outs = {out};
+  op.column = column;
+}
+
+void Program::add_vectors(int x, int64_t column) {
+  const Buffer& b = checked(x, "x");
+  require(b.space == Space::kRows && column >= 0 && column < (int64_t{1} << 28),
+          "add_vectors: x must be batch rows, the column 0 or more");
+  vector_width_ = std::max(vector_width_, column + b.width);
+  Op& op = add(OpKind::kAddVectors);
+  op.outs = {x};
+  op.column = column;
+}
+
+void Program::layer_norm(int out, int x, int weight, int bias, float eps) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x");
+  require(o.width == in.width && o.space == in.space, "layer_norm: out and x must have one shape");
+  require(static_cast<int64_t>(weights_.vector(weight).size()) == in.width &&
+              static_cast<int64_t>(weights_.vector(bias).size()) == in.width,
+          "layer_norm: weight and bias need the row's length");
+  require(std::isfinite(eps) && eps > 0, "layer_norm: eps must be finite and above 0");
+  Op& op = add(OpKind::kLayerNorm);
+  op.outs = {out};
+  op.x = x;
+  op.weights = {weight};
+  op.biases = {bias};
+  op.eps = eps;
+}
+
+void Program::gelu(int x, bool exact) {
+  checked(x, "x");
+  Op& op = add(OpKind::kGelu);
+  op.outs = {x};
+  op.x = x;
+  op.exact = exact;
 }
 
 void Program::rms_norm(int out, int x, int weight, float eps) {
@@ -121,7 +166,7 @@ void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turn
   op.axes = std::move(axes);
 }
 
-void Program::attention(int out, int q, int k, int v, int layer) {
+void Program::attention(int out, int q, int k, int v, int layer, bool causal) {
   const Buffer &o = checked(out, "out"), &qb = checked(q, "q"), &kb = checked(k, "k"),
                &vb = checked(v, "v");
   const int64_t head_dim = kv_.head_dim(), kv_width = head_dim * kv_.kv_heads();
@@ -134,14 +179,16 @@ void Program::attention(int out, int q, int k, int v, int layer) {
   require(qb.width % kv_width == 0 && qb.width / kv_width <= 64 && o.width == qb.width,
           "attention: q and out need a multiple of the KV heads (at most 64 times)");
   for (const Op& other : ops_)
-    require(other.kind != OpKind::kAttention || other.groups == qb.width / kv_width,
-            "attention: one number of query heads per KV head in a program");
+    require(other.kind != OpKind::kAttention ||
+                (other.groups == qb.width / kv_width && other.causal == causal),
+            "attention: one number of query heads per KV head in a program, causal or not");
   Op& op = add(OpKind::kAttention);
   op.outs = {out};
   op.x = q;
   op.k = k;
   op.v = v;
   op.layer = layer;
+  op.causal = causal;
   op.head_dim = static_cast<int>(head_dim);
   op.groups = static_cast<int>(qb.width / kv_width);
 }
@@ -151,6 +198,15 @@ void Program::select_logit_rows(int out, int x) {
   require(o.space == Space::kLogits && in.space == Space::kRows && o.width == in.width,
           "select_logit_rows: from batch rows to marked rows of one width");
   Op& op = add(OpKind::kSelect);
+  op.outs = {out};
+  op.x = x;
+}
+
+void Program::join_rows(int out, int x) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x");
+  require(o.space == Space::kLogits && in.space == Space::kRows && o.width % in.width == 0,
+          "join_rows: from batch rows to marked rows of a multiple of the width");
+  Op& op = add(OpKind::kJoin);
   op.outs = {out};
   op.x = x;
 }

@@ -19,7 +19,20 @@ struct Buffer {
   Space space;
 };
 
-enum class OpKind { kEmbed, kRmsNorm, kLinear, kSwigluLinear, kRope, kAttention, kSelect };
+enum class OpKind {
+  kEmbed,
+  kRmsNorm,
+  kLinear,
+  kSwigluLinear,
+  kRope,
+  kAttention,
+  kSelect,
+  kVectors,
+  kAddVectors,
+  kLayerNorm,
+  kGelu,
+  kJoin
+};
 
 struct Op {
   OpKind kind;
@@ -32,6 +45,9 @@ struct Op {
   int groups = 1;               // kRmsNorm: groups of equal length in a row
   int head_dim = 0;             // kRope, kAttention
   int layer = 0;                // kAttention
+  bool causal = true;           // kAttention
+  int64_t column = 0;           // kVectors, kAddVectors: first column of a row's vector
+  bool exact = false;           // kGelu: by erf instead of tanh
   int k = -1, v = -1;           // kAttention: buffers; x is the queries
   std::vector<uint64_t> turns;  // kRope, per frequency
   std::vector<uint8_t> axes;    // kRope, per frequency
@@ -45,22 +61,28 @@ class Program {
 
   int buffer(const std::string& name, int64_t width, Space space);
   void embed(int out, int table);
+  void vectors(int out, int64_t column);
+  void add_vectors(int x, int64_t column);
+  void layer_norm(int out, int x, int weight, int bias, float eps);
+  void gelu(int x, bool exact);
   void rms_norm(int out, int x, int weight, float eps);
   void linear(std::vector<int> outs, int x, std::vector<int> weights, std::vector<int> biases,
               int residual);
   void swiglu_linear(int out, int x, int gate, int up);
   void rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns,
             std::vector<uint8_t> axes);
-  void attention(int out, int q, int k, int v, int layer);
+  void attention(int out, int q, int k, int v, int layer, bool causal);
   void select_logit_rows(int out, int x);
+  void join_rows(int out, int x);
   void logits(int x);
 
   const Weights& weights() const { return weights_; }
   const KvCache& kv() const { return kv_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   const std::vector<Op>& ops() const { return ops_; }
-  int logits_buffer() const { return logits_; }  // -1 until declared
-  int64_t vocab() const { return vocab_; }       // rows of the embedding table
+  int logits_buffer() const { return logits_; }           // -1 until declared
+  int64_t vocab() const { return vocab_; }                // rows of the embedding table, 0 = none
+  int64_t vector_width() const { return vector_width_; }  // of the rows given as vectors, 0 = none
 
  private:
   const Buffer& checked(int buffer, const char* role) const;
@@ -73,6 +95,7 @@ class Program {
   std::vector<Op> ops_;
   int logits_ = -1;
   int64_t vocab_ = 0;
+  int64_t vector_width_ = 0;
 };
 
 }  // namespace draftproof

@@ -152,7 +152,7 @@ void attend_span_as(const SpanArgs& a) {
   const int pairs = a.rows * a.group;
   // Positions of the span that row r sees: 0 or less if the span lies behind it.
   const auto seen = [&](int row) {
-    const int64_t n = a.first_position + row + 1 - a.span * kSpan;
+    const int64_t n = (a.seen > 0 ? a.seen : a.first_position + row + 1) - a.span * kSpan;
     return static_cast<int>(n < 0 ? 0 : n > kSpan ? kSpan : n);
   };
   const int most = seen(a.rows - 1), common = seen(0);

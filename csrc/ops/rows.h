@@ -37,6 +37,31 @@ void rms_norm(const float* x, const float* weight, int n, int groups, float eps,
 }
 
 template <class S>
+void layer_norm(const float* x, const float* weight, const float* bias, int n, float eps,
+                float* out) {
+  using F = typename S::F;
+  const auto part = [&](const float* p, int i) DP_INLINED {
+    return n - i < kLanes ? S::load_n(p + i, n - i) : S::load(p + i);
+  };
+  F lanes = S::zero();
+  for (int i = 0; i < n; i += kLanes) lanes = S::add(lanes, part(x, i));
+  const F mean = S::set1(S::fold_add(lanes) / static_cast<float>(n));
+  lanes = S::zero();
+  for (int i = 0; i < n; i += kLanes) {
+    F d = S::sub(part(x, i), mean);
+    if (n - i < kLanes) d = S::keep_n(d, n - i);
+    lanes = S::fma(d, d, lanes);
+  }
+  const float variance = S::fold_add(lanes) / static_cast<float>(n);
+  const F r = S::set1(1.0f / std::sqrt(variance + eps));
+  for (int i = 0; i < n; i += kLanes) {
+    const F d = S::sub(part(x, i), mean);
+    const F y = S::fma(S::mul(d, r), part(weight, i), part(bias, i));
+    S::store_n(out + i, y, n - i < kLanes ? n - i : kLanes);
+  }
+}
+
+template <class S>
 void rope(float* x, int heads, int head_dim, const float* cos, const float* sin) {
   using F = typename S::F;
   const int half = head_dim / 2;

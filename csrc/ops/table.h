@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/attention.h"
+#include "ops/gelu.h"
 #include "ops/linear.h"
 #include "ops/rows.h"
 
@@ -20,6 +21,9 @@ constexpr Kernels make_kernels() {
       quantize32<S>,
       quantize256<S>,
       rms_norm<S>,
+      layer_norm<S>,
+      gelu_tanh<S>,
+      gelu_erf<S>,
       rope<S>,
       swiglu<S>,
       store_kv<S>,

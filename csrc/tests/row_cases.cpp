@@ -1,5 +1,5 @@
-// Kernels that work on one row: quantize, rms_norm, rope, swiglu, store_kv, finish_attention; and
-// the RoPE table.
+// Kernels that work on one row: quantize, rms_norm, layer_norm, gelu, rope, swiglu, store_kv,
+// finish_attention; and the RoPE table.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -126,6 +126,62 @@ void test_rms_norm(Report& report) {
   }
 }
 
+void test_layer_norm(Report& report) {
+  for (const int n : {1, 2, 15, 16, 17, 31, 72, 1152, 4608}) {
+    for (int kind = 0; kind < 8; ++kind) {
+      Random random(static_cast<uint64_t>(n * 100 + kind));
+      const auto size = static_cast<size_t>(n);
+      const auto x = activations(random, size, kind), w = activations(random, size, 0),
+                 b = activations(random, size, 0);
+      const Words got = compare_rows(report, "layer_norm", n < 100, 1, [&](const Kernels& k) {
+        auto out = untouched(size + 5);
+        k.layer_norm(x.data(), w.data(), b.data(), n, 1e-6f, out.data());
+        return words_of(out);
+      });
+      if (got.empty()) continue;
+      double mean = 0.0, sum = 0.0;
+      for (const float v : x) mean += v;
+      mean /= n;
+      for (const float v : x) sum += (v - mean) * (v - mean);
+      std::vector<double> want;
+      for (size_t i = 0; i < size; ++i)
+        want.push_back((x[i] - mean) / std::sqrt(sum / n + double{1e-6f}) * w[i] + b[i]);
+      report.check(distance(got, want) < 1e-5, "layer_norm: n %d: %g away from its definition", n,
+                   distance(got, want));
+    }
+  }
+}
+
+void test_gelu(Report& report) {
+  for (const int n : {1, 15, 16, 17, 100, 4096}) {
+    for (int kind = 0; kind < 9; ++kind) {
+      Random random(static_cast<uint64_t>(n * 10 + kind));
+      const auto size = static_cast<size_t>(n);
+      auto x = activations(random, size, kind);
+      if (kind == 8)
+        for (float& v : x) v = random.pick({-1.0f, 1.0f}) * random.uniform(12.0f);
+      for (const bool exact : {false, true}) {
+        const char* kernel = exact ? "gelu_erf" : "gelu_tanh";
+        const Words got = compare_rows(report, kernel, n < 1000, 1, [&](const Kernels& k) {
+          auto out = untouched(size + 5);
+          (exact ? k.gelu_erf : k.gelu_tanh)(x.data(), n, out.data());
+          return words_of(out);
+        });
+        if (got.empty()) continue;
+        std::vector<double> want;
+        for (const float value : x) {
+          const double v = value;
+          const double u = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+          want.push_back(exact ? v * 0.5 * std::erfc(-v * 0.7071067811865476)
+                               : 0.5 * v * (1.0 + std::tanh(u)));
+        }
+        report.check(distance(got, want) < 1e-6, "%s: n %d: %g away from its definition", kernel, n,
+                     distance(got, want));
+      }
+    }
+  }
+}
+
 void test_rope(Report& report) {
   for (const int head_dim : {2, 16, 30, 32, 64, 72, 80, 128, 256}) {
     for (const int heads : {1, 2, 7}) {
@@ -214,6 +270,8 @@ void test_finish(Report& report) {
 void test_rows(Report& report) {
   test_quantize(report);
   test_rms_norm(report);
+  test_layer_norm(report);
+  test_gelu(report);
   test_rope(report);
   test_swiglu(report);
   test_finish(report);

@@ -22,6 +22,16 @@ def cpu_features() -> dict[str, bool]: ...
 def probe_arithmetic() -> None:
     """Raises RuntimeError if the build fuses a*b+c or has no true fma (see fp_env.h)."""
 
+def mix_rows(
+    table: NDArray[np.float32],
+    indices: NDArray[np.int32],
+    weights: NDArray[np.float32],
+    out: NDArray[np.float32],
+    column: int = 0,
+) -> None:
+    """out[r, column:column+width] = sum of weights[r, i] * table[indices[r, i]], i = 0..3 in that
+    order, every step rounded to float32. table [n, width], indices and weights [rows, 4]."""
+
 class Weights:
     """One arena of packed tensors. Weight ids count from 0 in the order they were added."""
 
@@ -67,6 +77,19 @@ class Program:
     def buffer(self, name: str, width: int, space: str = "rows") -> int: ...
     def embed(self, out: int, table: int) -> None:
         """out = row `token` of the linear weight `table`; rows given as vectors are copied."""
+    def vectors(self, out: int, column: int = 0) -> None:
+        """out = columns column.. of the row's vector; zeros for a row that has a token."""
+    def add_vectors(self, x: int, column: int) -> None:
+        """x += columns column.. of the row's vector; rows that have a token stay as they are."""
+    def layer_norm(self, out: int, x: int, weight: int, bias: int, eps: float) -> None: ...
+    def gelu(self, x: int, formula: str) -> None:
+        """In place. formula: "tanh" | "erf" (exact)."""
+    def join_rows(self, out: int, x: int) -> None:
+        """out (space "logits") = every marked row of x behind the rows before it, as many as fit
+        the width: marking rows 3, 7, ... joins fours."""
+    @property
+    def vector_width(self) -> int:
+        """Columns of `vectors` that a forward needs; 0 = takes none."""
     def rms_norm(self, out: int, x: int, weight: int, eps: float) -> None:
         """Over the whole row; if the weight is shorter (and divides the width), per group of its
         length."""
@@ -88,8 +111,9 @@ class Program:
         """Half-split rotary embedding in place on every head of every buffer. turns[j] =
         round(2^64 inv_freq_j / 2 pi), axes[j] in 0..2: which of the three positions of the row
         frequency j uses."""
-    def attention(self, out: int, q: int, k: int, v: int, layer: int) -> None:
-        """Stores k and v of every row, then causal attention of q over the row's own sequence."""
+    def attention(self, out: int, q: int, k: int, v: int, layer: int, causal: bool = True) -> None:
+        """Stores k and v of every row, then attention of q over the row's own sequence: up to the
+        row, or (causal=False) over all positions up to the end of its segment."""
     def select_logit_rows(self, out: int, x: int) -> None:
         """out (space "logits") = the marked rows of x."""
     def logits(self, x: int) -> None:
@@ -120,6 +144,9 @@ class Player:
         rows. Returns [rows]: 0, or 1 where a row met a value that is not finite."""
     def logits(self) -> NDArray[np.float32]:
         """[marked rows of the last forward, vocab]: a view, overwritten by the next forward."""
+    def values(self, buffer: int) -> NDArray[np.float32]:
+        """[marked rows of the last forward, width]: a view of a buffer of the space "logits",
+        overwritten by the next forward."""
     def sample(
         self,
         temperature: NDArray[np.float32],

@@ -46,6 +46,71 @@ def rms_norm(x: Rows, weight: Rows, eps: float) -> Rows:
     return result
 
 
+def layer_norm(x: Rows, weight: Rows, bias: Rows, eps: float) -> Rows:
+    lanes = np.zeros(LANES, np.float32)
+    for line in in_lanes(x):
+        lanes = lanes + line
+    d = x - fold(lanes) / F32(len(x))
+    lanes = np.zeros(LANES, np.float32)
+    for line in in_lanes(d):
+        lanes = exact_fma(line, line, lanes)
+    r = F32(1.0) / np.sqrt(fold(lanes) / F32(len(x)) + F32(eps))
+    result: Rows = exact_fma(d * r, weight, bias)
+    return result
+
+
+GELU_NEAR = [
+    float.fromhex(c)
+    for c in [
+        "0x1.f5929ep-22",
+        "-0x1.2e6c1ap-17",
+        "0x1.e21b16p-14",
+        "-0x1.372bf6p-10",
+        "0x1.46cf76p-7",
+        "-0x1.105834p-4",
+        "0x1.988454p-2",
+    ]
+]
+GELU_TAIL = [
+    float.fromhex(c)
+    for c in [
+        "-0x1.dd5f40p-12",
+        "0x1.1c5948p-11",
+        "0x1.c3fc40p-10",
+        "-0x1.85935ep-8",
+        "0x1.a19276p-7",
+        "-0x1.b52d88p-6",
+        "0x1.b4e9fep-5",
+        "-0x1.9f8218p-4",
+        "0x1.86145ep-3",
+        "0x1.e81a8ap+2",
+        "0x1.0e705ap+4",
+        "0x1.4b85f4p+3",
+    ]
+]
+
+
+def gelu_tanh(x: Rows) -> Rows:
+    t = exact_fma(x * x, F32(0.044715), F32(1.0))
+    result: Rows = x / (F32(1.0) + exp_f32((x * F32(float.fromhex("-0x1.988454p+0"))) * t))
+    return result
+
+
+def gelu_erf(x: Rows) -> Rows:
+    def horner(coefficients: list[float], at: Any) -> Any:
+        p = np.full_like(at, F32(coefficients[0]))
+        for c in coefficients[1:]:
+            p = exact_fma(p, at, F32(c))
+        return p
+
+    z = np.minimum(np.abs(x), F32(8.0))
+    near = exact_fma(x, horner(GELU_NEAR, x * x), F32(0.5))
+    h = exp_f32(-horner(GELU_TAIL, exact_fma(z, F32(0.25), F32(-1.0))))
+    far = np.where(x < 0, h, F32(1.0) - h)
+    result: Rows = x * np.where(z < F32(1.25), near, far)
+    return result
+
+
 def swiglu(g: Rows, u: Rows) -> Rows:
     result: Rows = (g / (F32(1.0) + exp_f32(-g))) * u
     return result
