@@ -6,7 +6,6 @@ answer drives the engine, for all requests in it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from draftproof import catalogue
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
 from draftproof.drafting import DraftMemory, TokenText
 from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
-from draftproof.engine import Engine
+from draftproof.engine import Engine, LogitsTrail
 from draftproof.errors import InvalidRequestError
 from draftproof.outputs import Audit, Completion, Delta, EngineInfo, Timings, TokenEvent, Usage
 from draftproof.request import Request, SamplingParams
@@ -162,7 +161,7 @@ class LLM:
             eos_ids=tokenizer.eos_ids,
             stop_ids=stop_ids,
             text_sink=Detokenizer(tokenizer, sampling.stop),
-            logits_hash=hashlib.sha256() if audit else None,
+            logits_hash=LogitsTrail() if audit else None,
         )
         self._engine.check(request)
         return self._deltas(request)
@@ -253,7 +252,12 @@ class LLM:
             raise RuntimeError("the request isn't finished")
         audit = None
         if request.logits_hash is not None:
-            audit = Audit(request.logits_hash.hexdigest(), request.kv_digest, request.kv_length)
+            audit = Audit(
+                request.logits_hash.hexdigest(),
+                request.kv_digest,
+                request.kv_length,
+                request.logits_hash.rows if isinstance(request.logits_hash, LogitsTrail) else (),
+            )
         engine = EngineInfo(
             isa=loaded.player.isa,
             threads=loaded.player.threads,

@@ -57,18 +57,35 @@ class EngineInfo:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogitsRow:
+    """The logits behind one emitted token. sha256: of its float32 bytes, the first 16 hex digits.
+    top: the five highest, as (token id, logit)."""
+
+    sha256: str
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True)
 class Audit:
     """Evidence for comparing runs bit by bit.
 
     logits_sha256: over the logits rows behind the emitted tokens, in order. kv_sha256: over the K
     and V bits of the session's kv_length positions at the end (prompt + output without its last
-    token).
+    token). rows: one per emitted token; not part of `to_dict`.
     """
 
     logits_sha256: str
     kv_sha256: str
     kv_length: int
+    rows: tuple[LogitsRow, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "logits_sha256": self.logits_sha256,
+            "kv_sha256": self.kv_sha256,
+            "kv_length": self.kv_length,
+        }
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ class Completion:
             "engine": asdict(self.engine),
         }
         if self.audit is not None:
-            result["audit"] = asdict(self.audit)
+            result["audit"] = self.audit.to_dict()
         return result
 
 

@@ -17,7 +17,6 @@ from draftproof.errors import InvalidRequestError
 from draftproof.outputs import FinishReason, TokenEvent
 
 if TYPE_CHECKING:
-    import hashlib
     from collections.abc import Collection, Sequence
 
     from draftproof.engine.session import Session
@@ -30,6 +29,14 @@ MAX_STOP_TOKEN_IDS = 1024
 MIN_TEMPERATURE = 1e-6
 
 ForwardKind = Literal["prefill", "decode", "verify", "probe", "replay"]
+
+
+class RowHash(Protocol):
+    """Is fed the logits row behind every emitted token (a hash of hashlib, or a LogitsTrail)."""
+
+    def update(self, row: bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
 
 
 class TextSink(Protocol):
@@ -163,7 +170,7 @@ class Request:
         eos_ids: Collection[int] = (),
         stop_ids: Collection[int] = (),
         text_sink: TextSink | None = None,
-        logits_hash: hashlib._Hash | None = None,
+        logits_hash: RowHash | None = None,
     ) -> None:
         """eos_ids: the model's end tokens. stop_ids: further ones, whatever ignore_eos says.
         logits_hash: if given, it is fed the logits row behind every emitted token, and the KV

@@ -140,6 +140,7 @@ def test_keys_are_always_there() -> None:
         "drafting_ms",
         "time_saved_ms",
         "modelled_speedup",
+        "shared_forwards",
     ]
     assert values["drafter"] == "off"
     assert values["verify"] == "exact"

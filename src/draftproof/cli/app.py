@@ -222,6 +222,66 @@ def profile(
     raise typer.Exit(code)
 
 
+@app.command(
+    epilog="Examples:  draftproof prove smollm2-135m  |  draftproof prove model.gguf --prompt "
+    "'Count to 9.'  |  draftproof prove --check smollm2-135m.certificate.json",
+)
+def prove(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", help="Ask this. May be given more than once."),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option("--workload", "-w", metavar="FILE.jsonl", help="Ask these, as in `bench`."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="Cuts every answer at this length.")
+    ] = None,
+    threads: Threads = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="More of every axis; minutes instead of seconds.")
+    ] = False,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Compute the answers of a certificate, of any machine, here."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Where to. Default: NAME.certificate.json."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prove that speculation, batching, threads and instruction sets change no bit here.
+
+    Ends with 0, 1 at the first difference or if too little was tested, 2 for a mistake in the call.
+    """
+    with guarded():
+        from draftproof.cli.prove import ProveOptions, run_prove
+
+        options = ProveOptions(
+            model=model,
+            prompts=tuple(prompt or ()),
+            workload=workload,
+            max_tokens=max_tokens,
+            threads=threads,
+            full=full,
+            check=check,
+            out=out,
+            as_json=as_json,
+        )
+        code = run_prove(options)
+    raise typer.Exit(code)
+
+
 @app.command()
 def models(as_json: Json = False) -> None:
     """The models known by name, and which of them are in the cache."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def _meminfo() -> dict[str, int]:
     return values
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The model of the CPU, as the system names it."""
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -64,6 +66,11 @@ _ROWS = {
     "x86_64": ("scalar", "avx2", "avx512", "amx"),
     "aarch64": ("scalar", "neon", "neon_i8mm"),
 }
+
+
+def missing_rows(rows: Sequence[str]) -> list[str]:
+    """What a build for this kind of machine has and this machine can't run."""
+    return [row for row in _ROWS.get(platform.machine(), ()) if row not in rows]
 
 
 def _kernels() -> dict[str, Any]:
@@ -78,7 +85,7 @@ def _kernels() -> dict[str, Any]:
         "arithmetic_version": _native.ARITHMETIC_VERSION,
         "cpu_features": dict(_native.cpu_features()),
         "isa_rows": rows,
-        "isa_rows_missing": [row for row in _ROWS.get(platform.machine(), ()) if row not in rows],
+        "isa_rows_missing": missing_rows(rows),
         "isa": rows[-1],
         "isa_reason": "the best row that this machine can run",
     }
@@ -115,10 +122,10 @@ def report() -> dict[str, Any]:
     """Everything `doctor` knows, JSON-ready. Sizes in bytes."""
     memory = _meminfo()
     return {
-        "version": _version(),
+        "version": version(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "kernels": _kernels(),
         "cores": _cores(),
         "memory": {
@@ -131,7 +138,8 @@ def report() -> dict[str, Any]:
     }
 
 
-def _version() -> str:
+def version() -> str:
+    """Of the installed package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -31,7 +31,8 @@ class SpeculationStats:
     steps: emitting steps (a try in mode replay counts once); completion tokens = accepted + steps.
     accepted_per_position[i]: tries that accepted draft token i; rejected_per_position[i]: tries
     whose first disagreement was draft token i. plain_steps: steps without a draft, by reason.
-    by_source: tries, drafted and accepted of each source that drafted.
+    by_source: tries, drafted and accepted of each source that drafted. shared_forwards: forwards
+    in which rows of other requests took part.
     k: draft tokens of a step at most; controlled: a controller chooses how many of them.
 
     The ledger, in plain steps: modelled_plain = tokens of all steps after the prompt's, as plain
@@ -55,6 +56,7 @@ class SpeculationStats:
     accepted_per_position: list[int] = field(default_factory=list)
     rejected_per_position: list[int] = field(default_factory=list)
     by_source: dict[str, dict[str, int]] = field(default_factory=dict)
+    shared_forwards: int = 0
     drafting_seconds: float = 0.0
     plain_seconds: float = 0.0
     modelled_plain: float = 0.0
@@ -146,6 +148,7 @@ class SpeculationStats:
             "drafting_ms": 1000 * self.drafting_seconds,
             "time_saved_ms": self.time_saved_ms,
             "modelled_speedup": self.modelled_speedup,
+            "shared_forwards": self.shared_forwards,
         }
 
     def line(self) -> str:

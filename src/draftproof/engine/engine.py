@@ -76,6 +76,7 @@ class Engine:
         try:
             for segment, own_targets in zip(segments, targets, strict=True):
                 segment.request.stats.forwards[segment.kind] += 1
+                segment.request.stats.shared_forwards += len(segments) > 1
                 if own_targets:  # else a prompt chunk that isn't the last
                     self._commit(segment, own_targets, marked)
                 marked += segment.num_logits
