@@ -28,8 +28,9 @@ MAY_IMPORT = {
     "text": {"errors"},
     "drafting": {"config", "errors", "_native"},
     "verification": {"drafting", "errors"},
-    "models": {"catalogue", "config", "errors", "formats", "text", "_native"},
+    "models": {"catalogue", "config", "outputs", "errors", "formats", "text", "_native"},
     "request": {"config", "errors", "outputs", "drafting"},
+    "answer": {"outputs", "request", "models", "engine"},
     "engine": {
         *("config", "errors", "outputs", "request", "drafting", "verification", "models", "text"),
         "_native",

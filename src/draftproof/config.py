@@ -98,6 +98,7 @@ class EngineConfig:
     threads: worker threads of the native side. ctx: positions of the context, None = set at load.
     kv_type: how keys and values are stored (a numeric setting: it changes the bits).
     prefill_chunk: prompt rows per step. isa: a row of the dispatch table, "" = the best here.
+    max_queue: requests that may wait for their turn.
     Raises InvalidRequestError that names the field.
     """
 
@@ -106,6 +107,7 @@ class EngineConfig:
     kv_type: str = "f16"
     prefill_chunk: int = 256
     isa: str = ""
+    max_queue: int = 256
 
     def __post_init__(self) -> None:
         check_int("threads", self.threads, 1, 1024)
@@ -113,6 +115,7 @@ class EngineConfig:
             check_int("ctx", self.ctx, 2, 1 << 24)
         check_choice("kv_type", self.kv_type, KV_TYPES)
         check_int("prefill_chunk", self.prefill_chunk, 1, 4096)
+        check_int("max_queue", self.max_queue, 1, 1 << 20)
         if not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be a name, got {self.isa!r}")
 

@@ -27,5 +27,19 @@ class OutOfMemoryError(DraftproofError):
     """The model or its KV cache doesn't fit into the memory of this machine."""
 
 
+class QueueFullError(DraftproofError):
+    """Too many requests wait already. retry_after: seconds after which to try again."""
+
+    def __init__(self, retry_after: float, waiting: int) -> None:
+        super().__init__(
+            f"the queue is full ({waiting} requests wait): try again in {retry_after:.0f} seconds"
+        )
+        self.retry_after = retry_after
+
+
+class EngineStoppedError(DraftproofError):
+    """The engine was closed, or failed, while this request waited for its answer."""
+
+
 class NumericError(DraftproofError):
     """A value that is not finite appeared while computing a request."""

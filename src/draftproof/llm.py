@@ -1,26 +1,30 @@
-"""LLM: the offline front door. A model, a prompt, an answer; text in and text out.
+"""LLM: the front door. A model, a prompt, an answer; text in and text out.
 
-Owns the loaded model and the engine that plays it. Thread-safe: whichever thread waits for its
-answer drives the engine, for all requests in it.
+Owns the loaded model and the engine that plays it, on a thread of its own: requests of all threads
+and event loops share its steps. Thread-safe.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from draftproof import catalogue
+from draftproof.answer import deltas_of
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
 from draftproof.drafting import DraftMemory, TokenText
 from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
-from draftproof.engine import Engine, LogitsTrail
-from draftproof.errors import InvalidRequestError
-from draftproof.outputs import Audit, Completion, Delta, EngineInfo, Timings, TokenEvent, Usage
+from draftproof.engine import Arrival, Engine, EngineThread, LogitsTrail, Mailbox
+from draftproof.errors import DraftproofError, InvalidRequestError
+from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
 from draftproof.request import Request, SamplingParams
 from draftproof.text import Detokenizer
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Messages
 """Raw text, token ids, or the messages of a chat."""
+Tools = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -37,6 +42,9 @@ class LLM:
 
     >>> with LLM("smollm2-135m") as llm:
     ...     print(llm.chat("Why is the sky blue?").text)
+
+    Any number of threads and event loops may ask at once; their requests are played together, and
+    none changes what another one gets. An LLM belongs to the process that loaded it.
     """
 
     def __init__(
@@ -48,6 +56,7 @@ class LLM:
         kv_type: str = "f16",
         prefill_chunk: int = 256,
         isa: str = "",
+        max_queue: int = 256,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """model: a .gguf file or a name of the catalogue; None = its default.
@@ -63,6 +72,7 @@ class LLM:
             kv_type=kv_type,
             prefill_chunk=prefill_chunk,
             isa=isa,
+            max_queue=max_queue,
         )
         path: Path = catalogue.resolve(model, progress)
         self._set_up(load_model(path, config, progress), config)
@@ -76,9 +86,13 @@ class LLM:
 
     def _set_up(self, loaded: LoadedModel, config: EngineConfig) -> None:
         self._loaded: LoadedModel | None = loaded
-        self._lock = threading.Lock()  # held while the engine is touched
         self._knows_cost = False
         self.on_notice: Callable[[str], None] = _to_stderr  # gets one line that isn't fatal
+        tokenizer = loaded.tokenizer
+
+        def encode_plain(text: str) -> list[int]:  # no method: nothing below may hold on to us
+            return tokenizer.encode(text, parse_special=False)
+
         self._engine = Engine(
             loaded.player,
             loaded.kv,
@@ -87,8 +101,11 @@ class LLM:
             max_rows=config.max_rows,
             max_logit_rows=config.max_logit_rows,
             prefill_chunk=config.prefill_chunk,
-            memory=DraftMemory(TokenText(loaded.tokenizer.token_bytes, self._encode_plain)),
+            memory=DraftMemory(TokenText(tokenizer.token_bytes, encode_plain)),
         )
+        self._front = EngineThread(self._engine, config.max_queue)
+        # Also when nobody closes it: before its memory goes, and before the interpreter ends.
+        self._end = weakref.finalize(self, self._front.close)
 
     def __enter__(self) -> LLM:
         return self
@@ -97,10 +114,14 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the model; running streams fail."""
-        with self._lock:
-            self._loaded = None
-            del self._engine
+        """Ends the engine after the step that it is in and lets go of the model; running requests
+        raise EngineStoppedError."""
+        self._end()
+        self._loaded = None
+        self.__dict__.pop("_engine", None)
+        self.__dict__.pop("_front", None)
+
+    # --- asking ----------------------------------------------------------------------------------
 
     def generate(
         self,
@@ -109,14 +130,18 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        tools: Tools | None = None,
+        **template: Any,
     ) -> Completion:
         """Continues `prompt`: text as it stands (control tokens count), token ids, or messages.
 
-        audit: adds hashes of logits and KV, slowly.
+        audit: adds hashes of logits and KV, slowly. tools, template: for messages, see `chat`.
 
-        Raises InvalidRequestError or ContextLengthError before anything is computed.
+        Raises InvalidRequestError or ContextLengthError before anything is computed, QueueFullError
+        if too many requests wait, EngineStoppedError if the engine ends before the answer does.
         """
-        for delta in self.stream(prompt, sampling, speculation, audit=audit):
+        deltas = self.stream(prompt, sampling, speculation, audit=audit, tools=tools, **template)
+        for delta in deltas:
             if delta.completion is not None:
                 return delta.completion
         raise RuntimeError("the stream ended without its completion")
@@ -128,14 +153,15 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        tools: Tools | None = None,
         **template: Any,
     ) -> Completion:
-        """Answers a conversation. A string is one user message. `template`: variables of the
-        model's chat template, such as enable_thinking."""
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        ids = self._model.chat_template.encode(self._model.tokenizer, messages, **template)
-        return self.generate(ids, sampling, speculation, audit=audit)
+        """Answers a conversation. A string is one user message. tools: descriptions of functions,
+        for the model's chat template; template: further variables of it, such as
+        enable_thinking."""
+        return self.generate(
+            _messages(messages), sampling, speculation, audit=audit, tools=tools, **template
+        )
 
     def stream(
         self,
@@ -144,10 +170,109 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        progress: bool = False,
+        tools: Tools | None = None,
+        **template: Any,
     ) -> Iterator[Delta]:
-        """Like generate, piece by piece; the last delta carries the completion.
+        """Like generate, piece by piece; the last delta carries the completion. progress: pieces
+        that say how far the prompt is, as well.
 
-        Closing the iterator cancels. Mistakes are raised here, not at the first piece."""
+        Closing the iterator cancels the request before its next step. Mistakes are raised here,
+        not at the first piece; the request is queued with the first piece."""
+        ids = self._encode(prompt, tools, template)
+        request = self._request(ids, sampling, speculation, audit, progress)
+        return self._deltas(request)
+
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculativeConfig | None = None,
+        *,
+        audit: bool = False,
+        tools: Tools | None = None,
+        **template: Any,
+    ) -> Completion:
+        """`generate` for an event loop. Cancelling the task cancels the request."""
+        deltas = self.astream(prompt, sampling, speculation, audit=audit, tools=tools, **template)
+        async with aclosing(deltas):
+            async for delta in deltas:
+                if delta.completion is not None:
+                    return delta.completion
+        raise RuntimeError("the stream ended without its completion")
+
+    async def achat(
+        self,
+        messages: str | Messages,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculativeConfig | None = None,
+        *,
+        audit: bool = False,
+        tools: Tools | None = None,
+        **template: Any,
+    ) -> Completion:
+        """`chat` for an event loop. Cancelling the task cancels the request."""
+        return await self.agenerate(
+            _messages(messages), sampling, speculation, audit=audit, tools=tools, **template
+        )
+
+    async def astream(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculativeConfig | None = None,
+        *,
+        audit: bool = False,
+        progress: bool = False,
+        tools: Tools | None = None,
+        **template: Any,
+    ) -> AsyncGenerator[Delta, None]:
+        """`stream` for an event loop, which is never kept from other work. Closing the iterator
+        (`aclose`) or cancelling the task that waits for it cancels the request before its next
+        step. Mistakes are raised with the first piece."""
+
+        def prepare() -> Request:
+            ids = self._encode(prompt, tools, template)
+            return self._request(ids, sampling, speculation, audit, progress)
+
+        request = await asyncio.to_thread(prepare)
+        loop = asyncio.get_running_loop()
+        arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        loaded = self._model
+        try:
+            self._start(
+                request, lambda _, arrived: loop.call_soon_threadsafe(arrivals.put_nowait, arrived)
+            )
+            while True:
+                for delta in deltas_of(request, _received(await arrivals.get()), loaded):
+                    yield delta
+                    if delta.completion is not None:
+                        return
+        finally:
+            request.cancelled = request.finish_reason is None
+
+    def _deltas(self, request: Request) -> Iterator[Delta]:
+        arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        loaded = self._model
+        try:
+            self._start(request, lambda _, arrived: arrivals.put(arrived))
+            while True:
+                for delta in deltas_of(request, _received(arrivals.get()), loaded):
+                    yield delta
+                    if delta.completion is not None:
+                        return
+        finally:
+            request.cancelled = request.finish_reason is None
+
+    def _request(
+        self,
+        ids: list[int],
+        sampling: SamplingParams | None,
+        speculation: SpeculativeConfig | None,
+        audit: bool,
+        progress: bool,
+    ) -> Request:
+        """A checked request. Raises InvalidRequestError and its kin."""
         sampling = sampling or SamplingParams()
         tokenizer = self._model.tokenizer
         # A control token has no text that a stop string could be found in: stop at its id.
@@ -155,32 +280,73 @@ class LLM:
             tokenizer.control_tokens[s] for s in sampling.stop if s in tokenizer.control_tokens
         }
         request = Request(
-            self._encode(prompt),
+            ids,
             sampling,
             self._encode_reference(speculation or SpeculativeConfig()),
             eos_ids=tokenizer.eos_ids,
             stop_ids=stop_ids,
             text_sink=Detokenizer(tokenizer, sampling.stop),
             logits_hash=LogitsTrail() if audit else None,
+            wants_progress=progress,
         )
         self._engine.check(request)
-        return self._deltas(request)
+        return request
+
+    def _start(self, request: Request, mailbox: Mailbox) -> None:
+        self._model  # noqa: B018 (raises if closed)
+        if request.stats.controlled and not self._knows_cost:
+            self._front.post(self._learn_cost)
+        self._front.submit([request], mailbox)
+
+    # --- knowing ---------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is loaded."""
+        return self._model.info
+
+    def metrics(self) -> EngineMetrics:
+        """What the engine does at this moment, and what it has done. Never waits for a step."""
+        self._model  # noqa: B018 (raises if closed)
+        engine = self._engine
+        return EngineMetrics(
+            running=len(engine.scheduler.running),
+            waiting=self._front.num_waiting,
+            kv_pages_total=engine.pool.num_pages,
+            kv_pages_used=engine.pool.num_pages - engine.pool.num_free,
+            **asdict(engine.totals),
+        )
+
+    def encode(self, text: str, parse_special: bool = False) -> list[int]:
+        """Token ids. parse_special: control tokens in the text count as such."""
+        return self._model.tokenizer.encode(text, parse_special=parse_special)
+
+    def encode_chat(
+        self, messages: str | Messages, tools: Tools | None = None, **template: Any
+    ) -> list[int]:
+        """The prompt of a conversation as token ids, as `chat` makes it."""
+        return self._encode(_messages(messages), tools, template)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens left out."""
+        return self._model.tokenizer.decode(ids)
+
+    def render(self, messages: str | Messages, tools: Tools | None = None, **template: Any) -> str:
+        """The prompt of a conversation as text, to look at."""
+        return self._model.chat_template.render(_messages(messages), tools=tools, **template)
 
     @property
     def verify_cost(self) -> VerifyCost:
         """V(m) of this model on this machine: measured here, or what an earlier run measured, at
         the first use, and then learned from every step."""
-        with self._lock:
-            self._learn_cost()
-            return self._engine.memory.verify_cost
+        self._model  # noqa: B018 (raises if closed)
+        self._front.call(self._learn_cost)
+        return self._engine.memory.verify_cost
 
     def _learn_cost(self) -> None:
-        """Once per LLM; the lock is held. While the KV cache is full: at a later request."""
-        loaded = self._model
-        if self._knows_cost:
-            return
-        engine = self._engine
-        if not engine.can_measure:
+        """Once per LLM, on the engine's thread. While the KV cache is full: at a later request."""
+        loaded, engine = self._model, self._engine
+        if self._knows_cost or not engine.can_measure:
             return
         path = cache_path(
             catalogue.cache_dir(), loaded.fingerprint, loaded.player.isa, loaded.player.threads
@@ -192,91 +358,24 @@ class LLM:
     def _encode_reference(self, config: SpeculativeConfig) -> SpeculativeConfig:
         if not isinstance(config.reference, str):
             return config
-        return replace(config, reference=tuple(self._encode_plain(config.reference)))
+        return replace(config, reference=tuple(self.encode(config.reference)))
 
-    def _encode_plain(self, text: str) -> list[int]:
-        return self._model.tokenizer.encode(text, parse_special=False)
-
-    def _deltas(self, request: Request) -> Iterator[Delta]:
-        with self._lock:
-            if request.stats.controlled:
-                self._learn_cost()
-            self._engine.add(request)
-        try:
-            done = False
-            while not done:
-                with self._lock:
-                    if self._loaded is None:
-                        raise InvalidRequestError("this LLM was closed: make a new one")
-                    if not request.inbox:
-                        self._engine.step()
-                    events, request.inbox = request.inbox, []
-                if events:
-                    done = events[-1].finish_reason is not None
-                    yield self._delta(request, events, done)
-        finally:
-            if request.finish_reason is None:
-                self._abort(request)
-
-    def _abort(self, request: Request) -> None:
-        request.cancelled = True
-        # If another thread is in a step, that thread's next step frees the pages.
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._loaded is not None:
-                    self._engine.reap()
-            finally:
-                self._lock.release()
-
-    def _delta(self, request: Request, events: Sequence[TokenEvent], done: bool) -> Delta:
-        return Delta(
-            "".join(event.text for event in events),
-            tuple(event.token_id for event in events if event.token_id >= 0),
-            self._completion(request) if done else None,
-        )
-
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _encode(
+        self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]
+    ) -> list[int]:
         loaded = self._model
+        parts = [] if isinstance(prompt, str) else list(prompt)
+        if parts and all(isinstance(part, Mapping) for part in parts):
+            messages = cast("list[Mapping[str, Any]]", parts)
+            return loaded.chat_template.encode(loaded.tokenizer, messages, tools=tools, **template)
+        if tools is not None or template:
+            names = ", ".join([*(["tools"] if tools is not None else []), *template])
+            raise InvalidRequestError(f"{names}: only for messages, the prompt is none")
         if isinstance(prompt, str):
             return loaded.tokenizer.encode(prompt, parse_special=True)
-        parts = list(prompt)
-        if parts and all(isinstance(part, Mapping) for part in parts):
-            return loaded.chat_template.encode(loaded.tokenizer, cast("Messages", parts))
         if not all(isinstance(part, int) for part in parts):
             raise InvalidRequestError("prompt must be text, a list of token ids, or messages")
         return cast("list[int]", parts)
-
-    def _completion(self, request: Request) -> Completion:
-        loaded = self._model
-        if request.finish_reason is None:
-            raise RuntimeError("the request isn't finished")
-        audit = None
-        if request.logits_hash is not None:
-            audit = Audit(
-                request.logits_hash.hexdigest(),
-                request.kv_digest,
-                request.kv_length,
-                request.logits_hash.rows if isinstance(request.logits_hash, LogitsTrail) else (),
-            )
-        engine = EngineInfo(
-            isa=loaded.player.isa,
-            threads=loaded.player.threads,
-            weights_bytes=loaded.weights_bytes,
-            peak_rss_bytes=peak_rss_bytes(),
-            system_fingerprint=loaded.fingerprint,
-            seed=request.seed,
-        )
-        return Completion(
-            text=request.text,
-            token_ids=tuple(request.output_ids),
-            finish_reason=request.finish_reason,
-            usage=Usage(request.num_prompt, request.num_output),
-            timings=_timings(request, loaded.load_ms),
-            speculation=request.stats.to_dict(),
-            spec_line=request.stats.line(),
-            engine=engine,
-            audit=audit,
-        )
 
     @property
     def _model(self) -> LoadedModel:
@@ -285,32 +384,15 @@ class LLM:
         return self._loaded
 
 
+def _messages(messages: str | Messages) -> Messages:
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+def _received(arrived: Arrival) -> Sequence[TokenEvent | Progress]:
+    if isinstance(arrived, DraftproofError):
+        raise arrived
+    return arrived
+
+
 def _to_stderr(line: str) -> None:
     print(f"draftproof: {line}", file=sys.stderr)
-
-
-def _timings(request: Request, load_ms: float) -> Timings:
-    prompt = request.time_first - request.time_start
-    predicted = request.time_last - request.time_first
-    return Timings(
-        load_ms=load_ms,
-        prompt_ms=1000 * prompt,
-        prompt_per_second=request.num_prompt / prompt if prompt > 0 else 0.0,
-        predicted_ms=1000 * predicted,
-        predicted_per_second=(request.num_output - 1) / predicted if predicted > 0 else 0.0,
-    )
-
-
-def peak_rss_bytes() -> int:
-    """The largest resident memory of this process so far; 0 where the system doesn't say.
-
-    VmHWM of /proc, because getrusage also counts what ran before exec.
-    """
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "numeric_error"]
@@ -19,6 +19,16 @@ class TokenEvent:
     token_id: int
     text: str
     finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prompt is, in rows: `processed` of `total` are in the KV, `cached` of them were
+    there before."""
+
+    processed: int
+    cached: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -120,8 +130,55 @@ class Completion:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream. The last one carries the whole completion."""
+    """A piece of a stream. The last one carries the whole completion. progress: this piece has no
+    text, it says how far the prompt is (only where that was asked for)."""
 
     text: str
     token_ids: tuple[int, ...]
+    progress: Progress | None = field(default=None, kw_only=True)
     completion: Completion | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is loaded. name: as its file says. family: the GGUF architecture. context: positions of
+    one request. parameters: weights of all tensors. quantization: the type that most of them have.
+    kv_type: how keys and values are stored. fingerprint: equal ones mean comparable bits.
+    chat_template: its source. generation_config: sampling settings that the file recommends."""
+
+    name: str
+    path: str
+    family: str
+    context: int
+    vocab_size: int
+    parameters: int
+    quantization: str
+    kv_type: str
+    fingerprint: str
+    chat_template: str
+    generation_config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EngineMetrics:
+    """A moment's counts, and totals since the model was loaded.
+
+    running, waiting: requests. kv_pages_used: of kv_pages_total, pages that hold something.
+    prompt_tokens: prompt rows that were computed. generated_tokens: tokens that were emitted.
+    rows: of all steps. step_seconds: time inside steps; forward_seconds: the native part of it.
+    speculation: sums over the requests that ended.
+    """
+
+    running: int
+    waiting: int
+    kv_pages_total: int
+    kv_pages_used: int
+    requests_finished: int
+    requests_cancelled: int
+    prompt_tokens: int
+    generated_tokens: int
+    steps: int
+    rows: int
+    step_seconds: float
+    forward_seconds: float
+    speculation: dict[str, int]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from draftproof.config import SpeculativeConfig, check_int, check_real
 from draftproof.drafting import Controller, SpeculationStats
 from draftproof.errors import InvalidRequestError
-from draftproof.outputs import FinishReason, TokenEvent
+from draftproof.outputs import FinishReason, Progress, TokenEvent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -159,6 +159,7 @@ class Request:
         "time_last",
         "time_start",
         "tokens",
+        "wants_progress",
     )
 
     def __init__(
@@ -171,6 +172,7 @@ class Request:
         stop_ids: Collection[int] = (),
         text_sink: TextSink | None = None,
         logits_hash: RowHash | None = None,
+        wants_progress: bool = False,
     ) -> None:
         """eos_ids: the model's end tokens. stop_ids: further ones, whatever ignore_eos says.
         logits_hash: if given, it is fed the logits row behind every emitted token, and the KV
@@ -195,7 +197,8 @@ class Request:
         self.capacity = 0  # positions that may be written, drafts included; set by Engine.add
         self.finish_reason: FinishReason | None = None
         self.cancelled = False
-        self.inbox: list[TokenEvent] = []
+        self.wants_progress = wants_progress
+        self.inbox: list[TokenEvent | Progress] = []
         self.completed_text: list[str] = []
         self.logits_hash = logits_hash
         self.kv_digest = ""
@@ -213,6 +216,11 @@ class Request:
     @property
     def text(self) -> str:
         return "".join(self.completed_text)
+
+    def report(self, processed: int) -> None:
+        """So many prompt rows are in the KV."""
+        if self.wants_progress:
+            self.inbox.append(Progress(processed, 0, self.num_prompt))
 
     def emit(self, token: int) -> None:
         """Commits one token of the sampler, in order; sets finish_reason where the answer ends.

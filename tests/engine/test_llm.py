@@ -54,6 +54,7 @@ def loaded_model(branching: int = 23) -> Any:
         weights_bytes=123,
         load_ms=4.5,
         context=400,
+        info="the model's info",
     )
 
 
@@ -63,7 +64,8 @@ def llm() -> LLM:
 
 
 def free_pages(llm: LLM) -> int:
-    return llm._engine.pool.num_free
+    """After the step that runs."""
+    return llm._front.call(lambda: llm._engine.reap() or llm._engine.pool.num_free)
 
 
 def test_stream_and_generate_say_the_same(llm: LLM) -> None:
@@ -176,6 +178,7 @@ def test_closing_a_stream_cancels(llm: LLM) -> None:
     stream.close()  # type: ignore[attr-defined]
     assert free_pages(llm) == PAGES
     assert not llm._engine.has_work
+    assert llm.metrics().requests_cancelled == 1
     never_started = llm.stream("abc", SHORT)
     del never_started
     assert not llm._engine.has_work

@@ -1,6 +1,7 @@
-"""The engine: requests in, tokens out, one step at a time."""
+"""The engine: requests in, tokens out, one step at a time; and the thread that plays it."""
 
 from draftproof.engine.engine import Engine
+from draftproof.engine.front import Arrival, EngineThread, Mailbox
 from draftproof.engine.logits_trail import LogitsTrail
 
-__all__ = ["Engine", "LogitsTrail"]
+__all__ = ["Arrival", "Engine", "EngineThread", "LogitsTrail", "Mailbox"]

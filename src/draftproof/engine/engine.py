@@ -16,6 +16,7 @@ from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
 from draftproof.engine.scheduler import Scheduler, Segment
+from draftproof.engine.totals import Totals
 from draftproof.errors import ContextLengthError, InvalidRequestError, OutOfMemoryError
 from draftproof.request import Request
 from draftproof.verification import Replay, verify
@@ -49,6 +50,7 @@ class Engine:
         self._vocab_size = vocab_size
         self.pool = BlockPool(kv.num_pages, kv.page_positions)
         self.scheduler = Scheduler(self.pool, max_rows, max_logit_rows, prefill_chunk)
+        self.totals = Totals()
         self._runner = BatchRunner(player, max_rows, max_logit_rows, context, vocab_size)
 
     def step(self) -> list[Request]:
@@ -61,6 +63,7 @@ class Engine:
         segments = self.scheduler.schedule()
         if not segments:
             return []
+        begin = time.perf_counter()
         try:
             for segment in segments:
                 self._draft(segment, segments)
@@ -77,6 +80,8 @@ class Engine:
             for segment, own_targets in zip(segments, targets, strict=True):
                 segment.request.stats.forwards[segment.kind] += 1
                 segment.request.stats.shared_forwards += len(segments) > 1
+                if segment.kind == "prefill":
+                    segment.request.report(segment.session.length)
                 if own_targets:  # else a prompt chunk that isn't the last
                     self._commit(segment, own_targets, marked)
                 marked += segment.num_logits
@@ -85,6 +90,7 @@ class Engine:
             for segment in segments:
                 segment.trim()
         self.reap()
+        self.totals.step_seconds += time.perf_counter() - begin
         return [segment.request for segment in segments]
 
     @property
@@ -140,6 +146,7 @@ class Engine:
         """Takes out what is finished or aborted and frees its pages."""
         if any(request.cancelled for request in self.scheduler.waiting):
             kept = [request for request in self.scheduler.waiting if not request.cancelled]
+            self.totals.requests_cancelled += len(self.scheduler.waiting) - len(kept)
             self.scheduler.waiting.clear()
             self.scheduler.waiting.extend(kept)
         for request in self.scheduler.running:
@@ -170,6 +177,7 @@ class Engine:
 
     def _observe(self, segments: Sequence[Segment], seconds: float) -> None:
         """Every step of one sequence teaches what its rows cost."""
+        self.totals.count_step(segments, seconds)
         if len(segments) == 1 and segments[0].kind != "prefill":
             rows = len(segments[0].tokens)
             self.memory.verify_cost.observe(rows, segments[0].start, seconds)
@@ -219,7 +227,9 @@ class Engine:
                 request.logits_hash.update(self._runner.logits()[marked + i].tobytes())
             if request.finish_reason is not None:
                 break
-        return request.num_output - before
+        emitted = request.num_output - before
+        self.totals.generated_tokens += emitted
+        return emitted
 
     def _close(self, request: Request) -> None:
         session = request.session
@@ -230,5 +240,6 @@ class Engine:
             request.kv_digest = session.digest(self._kv)
         session.close()
         request.session = None
+        self.totals.count_request(request)
         if not request.cancelled:
             request.controller.finish(request.tokens)

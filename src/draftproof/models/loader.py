@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from draftproof.models.config import ModelConfig
 from draftproof.models.memory import available_bytes
 from draftproof.models.program import ProgramBuilder
 from draftproof.models.rotary import rotary_turns
+from draftproof.outputs import ModelInfo
 from draftproof.text import ChatTemplate, Tokenizer
 
 Progress = Callable[[str, int, "int | None"], None]
@@ -52,6 +55,7 @@ class LoadedModel:
     fingerprint: str
     weights_bytes: int
     load_ms: float
+    info: ModelInfo
 
 
 def load(
@@ -115,6 +119,7 @@ def _load(
     player = _native.Player(
         builder.program, config.max_rows, config.max_logit_rows, config.threads, isa
     )
+    fingerprint = _fingerprint(digest(path), config)
     return LoadedModel(
         player,
         kv,
@@ -122,9 +127,42 @@ def _load(
         template,
         model,
         context,
-        _fingerprint(digest(path), config),
+        fingerprint,
         weights.packed_bytes,
         (time.perf_counter() - start) * 1000,
+        _info(file, model, tokenizer, template, config.kv_type, context, fingerprint),
+    )
+
+
+def _info(
+    file: GgufFile,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    kv_type: str,
+    context: int,
+    fingerprint: str,
+) -> ModelInfo:
+    weights: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        weights[GGML_TYPES[tensor.ggml_type].name] += math.prod(tensor.shape)
+    recommended = "general.sampling."
+    return ModelInfo(
+        name=model.name,
+        path=str(file.path),
+        family=model.architecture,
+        context=context,
+        vocab_size=tokenizer.vocab_size,
+        parameters=weights.total(),
+        quantization=weights.most_common(1)[0][0],
+        kv_type=kv_type,
+        fingerprint=fingerprint,
+        chat_template=template.source,
+        generation_config={
+            key.removeprefix(recommended): value
+            for key, value in file.metadata.items()
+            if key.startswith(recommended)
+        },
     )
 
 
