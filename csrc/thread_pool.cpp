@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <unistd.h>
+
 #include <stdexcept>
 #include <string>
 
@@ -35,6 +37,7 @@ int checked_threads(int threads) {
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads < 1 ? 1 : threads),
+      process_(getpid()),
       // With more threads than cores a spinning one keeps the others from their work.
       spins_(static_cast<unsigned>(threads) > std::thread::hardware_concurrency() ? 0 : 2000) {
   try {
@@ -48,6 +51,12 @@ ThreadPool::ThreadPool(int threads)
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
+  if (getpid() != process_) {
+    // A forked child has the objects of the parent's threads, but not the threads: waiting for one
+    // would never end, and a std::thread that isn't joined must not be destroyed.
+    new std::vector<std::thread>(std::move(workers_));
+    return;
+  }
   stop_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();

@@ -37,7 +37,8 @@ class ThreadPool {
   void stop();
 
   const int threads_;
-  const int spins_;  // before a waiting thread sleeps
+  const int process_;  // the id of the one that the threads live in
+  const int spins_;    // before a waiting thread sleeps
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<uint32_t> epoch_{0};    // raised for every job, and to stop
   alignas(64) std::atomic<uint32_t> arrived_{0};  // at the current barrier

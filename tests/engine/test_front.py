@@ -303,7 +303,7 @@ def test_the_interpreter_ends(ending: str) -> None:
     folder = Path(__file__).parent
     paths = os.pathsep.join([str(folder), str(folder.parent)])
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM + ending],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + ending],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         timeout=60,
