@@ -1,5 +1,5 @@
-"""Threads that the system refuses to start: an error, not the end of the process. Threads that stayed
-behind when the process forked: nobody waits for them."""
+"""Threads that the system refuses to start: an error, not the end of the process. Threads that
+stayed behind when the process forked: nobody waits for them."""
 
 from __future__ import annotations
 
