@@ -168,6 +168,37 @@ def run(
     raise typer.Exit(code)
 
 
+@app.command(
+    epilog="Examples:  draftproof chat  |  draftproof chat qwen2.5-coder-1.5b --system 'Be brief.'"
+    "  |  printf 'Hello\\nAnd again?\\n' | draftproof chat",
+)
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
+    threads: Threads = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
+    ] = None,
+    spec: Annotated[
+        str, typer.Option(metavar="off|auto|K", help="Speculation; `/spec` changes it later.")
+    ] = "auto",
+) -> None:
+    """Talk with a model. `/help` shows what else can be typed; Ctrl-C stops an answer.
+
+    From a pipe, every line is a message, and only the answers go to stdout.
+    """
+    with guarded():
+        from draftproof.cli.chat import ChatOptions, run_chat
+
+        options = ChatOptions(model=model, system=system, threads=threads, ctx=ctx, spec=spec)
+        code = run_chat(options)
+    raise typer.Exit(code)
+
+
 @app.command()
 def demo(
     model: Annotated[

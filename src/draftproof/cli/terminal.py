@@ -174,17 +174,17 @@ def guarded() -> Iterator[None]:
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except DraftproofError as error:
         _show_traceback_if_asked()
-        note(f"draftproof: error: {_one_line(error)}")
+        note(f"draftproof: error: {one_line(error)}")
         raise SystemExit(EXIT_USER_ERROR) from None
     except OSError as error:
         _show_traceback_if_asked()
         _forget_stdout()
-        note(f"draftproof: error: the system says: {_one_line(error)}")
+        note(f"draftproof: error: the system says: {one_line(error)}")
         raise SystemExit(EXIT_CHECK_FAILED) from None
     except Exception as error:
         _show_traceback_if_asked()
         note(
-            f"draftproof: unexpected error: {type(error).__name__}: {_one_line(error)} "
+            f"draftproof: unexpected error: {type(error).__name__}: {one_line(error)} "
             "(DRAFTPROOF_DEBUG=1 shows where)"
         )
         raise SystemExit(EXIT_CHECK_FAILED) from None
@@ -197,7 +197,8 @@ def _replace_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What went wrong, without line feeds."""
     return " ".join(str(error).split())
 
 
