@@ -68,6 +68,14 @@ int add_linear(Weights& self, const std::string& name, int ggml_type, nb::handle
   return self.add_linear(name, ggml_type, bytes.data(), bytes.size(), out_features, in_features);
 }
 
+int add_experts(Weights& self, const std::string& name, int ggml_type, nb::handle data,
+                int64_t experts, int64_t out_features, int64_t in_features) {
+  const BytesView bytes(data);
+  nb::gil_scoped_release release;
+  return self.add_experts(name, ggml_type, bytes.data(), bytes.size(), experts, out_features,
+                          in_features);
+}
+
 std::string digest(const KvCache& self, Array1<int32_t> pages, int64_t length) {
   std::vector<uint8_t> bits;
   {
@@ -172,6 +180,8 @@ NB_MODULE(_native, m) {
       .def(nb::init<size_t, int>(), "arena_bytes"_a, "threads"_a = 1)
       .def("add_linear", &add_linear, "name"_a, "ggml_type"_a, "data"_a, "out_features"_a,
            "in_features"_a)
+      .def("add_experts", &add_experts, "name"_a, "ggml_type"_a, "data"_a, "experts"_a,
+           "out_features"_a, "in_features"_a)
       .def(
           "add_vector",
           [](Weights& self, const std::string& name, Array1<float> data) {
@@ -180,7 +190,7 @@ NB_MODULE(_native, m) {
           "name"_a, "data"_a.noconvert())
       .def_prop_ro("packed_bytes", &Weights::used)
       .def_static("packed_size", &Weights::packed_size, "ggml_type"_a, "out_features"_a,
-                  "in_features"_a);
+                  "in_features"_a, "experts"_a = 1);
 
   nb::class_<KvCache>(m, "KvCache")
       .def(
@@ -214,13 +224,15 @@ NB_MODULE(_native, m) {
       .def(
           "rope",
           [](Program& self, std::vector<int> xs, int head_dim, Array1<uint64_t> turns,
-             Array1<uint8_t> axes) {
+             Array1<uint8_t> axes, double magnitude) {
             self.rope(std::move(xs), head_dim, {turns.data(), turns.data() + turns.shape(0)},
-                      {axes.data(), axes.data() + axes.shape(0)});
+                      {axes.data(), axes.data() + axes.shape(0)}, magnitude);
           },
-          "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert())
+          "xs"_a, "head_dim"_a, "turns"_a.noconvert(), "axes"_a.noconvert(), "magnitude"_a = 1.0)
       .def("attention", &Program::attention, "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a,
            "causal"_a = true)
+      .def("moe", &Program::moe, "out"_a, "x"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "used"_a,
+           "renormalise"_a, "residual"_a = -1)
       .def("vectors", &Program::vectors, "out"_a, "column"_a = 0)
       .def("add_vectors", &Program::add_vectors, "x"_a, "column"_a)
       .def("layer_norm", &Program::layer_norm, "out"_a, "x"_a, "weight"_a, "bias"_a, "eps"_a)

@@ -99,6 +99,13 @@ struct Kernels {
   // out = (g / (1 + exp(-g))) * u
   void (*swiglu)(const float* g, const float* u, int64_t n, float* out);
 
+  // p = e / sum(e) with e = exp(x - max(x)), the sum in virtual lanes; false if it is not finite.
+  bool (*softmax)(const float* x, int n, float* p);
+
+  // out = y + residual (or y, without one), y = fma(p[i], e[i], y) from +0, i ascending.
+  void (*mix)(const float* p, const float* const* e, int count, const float* residual, int64_t n,
+              float* out);
+
   // Stores k, v [head_dim] at `position`; false if a value is not finite.
   bool (*store_kv)(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
                    const float* v);

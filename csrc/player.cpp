@@ -60,10 +60,29 @@ void Player::lay_out_memory() {
       act32_stride_ = std::max(act32_stride_, act_stride<ActBlock32>(width(op.x), 32));
       act256_stride_ = std::max(act256_stride_, act_stride<ActBlock256>(width(op.x), 256));
     }
+    if (op.kind == OpKind::kMoe) {
+      act32_stride_ = std::max(act32_stride_, act_stride<ActBlock32>(width(op.x), 32));
+      act256_stride_ = std::max(act256_stride_, act_stride<ActBlock256>(width(op.x), 256));
+      const int64_t ff = program_.weights().experts(op.weights[0])[0].out_features;
+      moe_.slots = std::max(moe_.slots, max_rows_ * static_cast<size_t>(op.used));
+      moe_.x_stride = std::max(moe_.x_stride, row_stride(width(op.x)));
+      moe_.hidden_stride = std::max(moe_.hidden_stride, row_stride(ff));
+      moe_.parts_stride = std::max(moe_.parts_stride, row_stride(width(op.outs[0])));
+      moe_.act32_stride = std::max({moe_.act32_stride, act_stride<ActBlock32>(width(op.x), 32),
+                                    act_stride<ActBlock32>(ff, 32)});
+      moe_.act256_stride = std::max({moe_.act256_stride, act_stride<ActBlock256>(width(op.x), 256),
+                                     act_stride<ActBlock256>(ff, 256)});
+    }
     if (op.kind == OpKind::kAttention) pairs = std::max(pairs, op.groups);
   }
   const size_t act32 = take(max_rows_ * act32_stride_), act256 = take(max_rows_ * act256_stride_);
   const size_t parts = take(kSpanPartFloats * sizeof(float));
+  // Reserved; touched where a model has experts and only in the forms that they need.
+  const size_t moe_x = take(moe_.slots * moe_.x_stride * sizeof(float)),
+               moe_hidden = take(moe_.slots * moe_.hidden_stride * sizeof(float)),
+               moe_parts = take(moe_.slots * moe_.parts_stride * sizeof(float)),
+               moe_act32 = take(moe_.slots * moe_.act32_stride),
+               moe_act256 = take(moe_.slots * moe_.act256_stride);
   memory_ = std::make_unique<Arena>(bytes);
   uint8_t* m = memory_->data();
   for (size_t offset : offsets) base_.push_back(reinterpret_cast<float*>(m + offset));
@@ -71,6 +90,13 @@ void Player::lay_out_memory() {
   act256_ = m + act256;
   span_parts_ = reinterpret_cast<float*>(m + parts);
   span_parts_floats_ = kSpanPartFloats;
+  moe_.x = reinterpret_cast<float*>(m + moe_x);
+  moe_.hidden = reinterpret_cast<float*>(m + moe_hidden);
+  moe_.parts = reinterpret_cast<float*>(m + moe_parts);
+  moe_.act32 = m + moe_act32;
+  moe_.act256 = m + moe_act256;
+  moe_.chosen.resize(moe_.slots);
+  moe_.probabilities.resize(moe_.slots);
 
   const KvView kv = program_.kv().view(0, 0);
   const size_t part = static_cast<size_t>(pairs) * static_cast<size_t>(kLanes + kv.value_stride);
@@ -208,6 +234,9 @@ void Player::play(int thread) {
       case OpKind::kJoin:
         join(op, self);
         break;
+      case OpKind::kMoe:
+        moe(op, self);
+        break;
     }
   }
 }
@@ -249,7 +278,7 @@ std::map<std::string, uint64_t> Player::counters() const {
   static constexpr const char* kOps[kNumOpCounters] = {
       "embed",     "rms_norm",          "linear",  "swiglu_linear", "rope",
       "attention", "select_logit_rows", "vectors", "add_vectors",   "layer_norm",
-      "gelu",      "join_rows"};
+      "gelu",      "join_rows",         "moe"};
   static constexpr const char* kTiles[kNumTileSizes] = {"m8", "m4", "m2", "m1"};
   static constexpr int32_t kTypes[kNumWeightTypes] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14};
   std::map<std::string, uint64_t> out;

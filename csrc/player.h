@@ -40,11 +40,26 @@ struct Batch {
 };
 
 inline constexpr size_t kNumWeightTypes = 11;
-inline constexpr size_t kNumOpCounters = 12;
+inline constexpr size_t kNumOpCounters = 13;
 inline constexpr int kRowBlock = 32;  // rows of activations that stay in cache beside a few panels
 inline constexpr int64_t kSwigluStep = 64;  // outputs: whole panels of every type
 inline constexpr int64_t kSwigluSteps = 8;  // of gate, then of up, one after the other
 inline constexpr int64_t kSwigluStride = kSwigluStep * kSwigluSteps + 16;
+inline constexpr int64_t kQuantizePart = 2048;  // inputs that a thread quantizes at once
+inline constexpr int64_t kTileBytes =
+    64 * 1024;  // of weights: the least that a thread takes at once
+
+inline int64_t least_panels(const Linear& w) {
+  return std::max<int64_t>(1,
+                           kTileBytes / static_cast<int64_t>(panel_bytes(*w.info, w.in_features)));
+}
+inline int64_t swiglu_steps_of(const Linear& gate) {
+  return (gate.out_features + kSwigluStep - 1) / kSwigluStep;
+}
+inline int64_t least_swiglu_steps(const Linear& gate) {
+  return std::max<int64_t>(1, least_panels(gate) * gate.info->panel_outputs / kSwigluStep);
+}
+inline int64_t quantize_parts(int64_t n) { return (n + kQuantizePart - 1) / kQuantizePart; }
 
 class Player {
  public:
@@ -88,8 +103,39 @@ class Player {
       return seen > 0 || first_position + row >= span * kSpan;
     }
   };
+  struct Forms {  // that weights need of their input
+    bool floats = false, block32 = false, block256 = false;
+    bool quantized() const { return block32 || block256; }
+    void add(const Linear& w) {
+      floats |= w.info->form == ActForm::kFloat;
+      block32 |= w.info->form == ActForm::kBlock32;
+      block256 |= w.info->form == ActForm::kBlock256;
+    }
+  };
+  struct Activations {  // by ActForm: the first row, and bytes from row to row
+    const uint8_t* forms[3];
+    size_t strides[3];
+  };
+  struct ExpertRows {  // that chose one expert; slots are (row, choice) sorted by expert
+    int32_t expert, first_slot, rows;
+  };
+  struct Routing {  // the same in every thread
+    std::vector<ExpertRows> groups;
+    std::vector<int32_t> slot_of;  // [rows * used]
+    std::vector<int32_t> row_of;   // [slots]
+    std::vector<int32_t> starts;   // scratch, per expert
+  };
+  struct MoeMemory {
+    size_t slots = 0;
+    std::vector<int32_t> chosen;       // [rows * used] experts, likeliest first
+    std::vector<float> probabilities;  // [rows * used]
+    float *x = nullptr, *hidden = nullptr, *parts = nullptr;  // [slots, their stride]
+    uint8_t *act32 = nullptr, *act256 = nullptr;              // [slots, their stride]
+    size_t x_stride = 0, hidden_stride = 0, parts_stride = 0, act32_stride = 0, act256_stride = 0;
+  };
   struct ThreadState {
     std::vector<float> scores, partial, state, gate, up;
+    Routing routing;
     SamplerScratch sampler;
     std::array<std::array<uint64_t, kNumTileSizes>, kNumWeightTypes> linear_calls{};
     std::array<uint64_t, kNumOpCounters> calls{};
@@ -114,7 +160,16 @@ class Player {
   void rope(const Op& op, ThreadState& self);
   void attention(const Op& op, ThreadState& self);
   void select(const Op& op, ThreadState& self);
+  void moe(const Op& op, ThreadState& self);
 
+  void route(const Op& op, int64_t row);
+  void group_by_expert(const Op& op, Routing& routing) const;
+  Activations gather(const Op& op, Forms forms, ThreadState& self);
+  bool quantize_part(Forms forms, const float* x, int64_t n, int64_t part, uint8_t* act32,
+                     uint8_t* act256) const;
+  void swiglu_steps(const Linear& gate, const Linear& up, const Activations& x, int64_t begin,
+                    int64_t end, int64_t first, int64_t last, float* out, size_t out_stride,
+                    ThreadState& self);
   void quantize(const Op& op, ThreadState& self);
   void attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head);
   SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const;
@@ -145,8 +200,9 @@ class Player {
            static_cast<size_t>(r) * strides_[static_cast<size_t>(buffer)];
   }
   int64_t width(int buffer) const { return program_.buffers()[static_cast<size_t>(buffer)].width; }
-  PanelArgs panel_args(const Linear& w, int x, int64_t panel, int64_t first_row, int rows,
-                       ThreadState& self) const;
+  Activations activations(int buffer) const;
+  static PanelArgs panel_args(const Linear& w, const Activations& x, int64_t panel,
+                              int64_t first_row, int rows, ThreadState& self);
   void flag(int buffer, int64_t row);
 
   const Program
@@ -159,6 +215,7 @@ class Player {
   std::unique_ptr<Arena> memory_;
   uint8_t *act32_ = nullptr, *act256_ = nullptr;  // quantized rows of the operation's input
   size_t act32_stride_ = 0, act256_stride_ = 0;
+  MoeMemory moe_;
   float* span_parts_ = nullptr;  // partial attention results when spans are shared out
   size_t span_parts_floats_ = 0;
   std::deque<ThreadState> threads_;

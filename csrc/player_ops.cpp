@@ -8,15 +8,6 @@
 #include "rope_table.h"
 
 namespace draftproof {
-namespace {
-
-constexpr int64_t kTileBytes = 64 * 1024;  // of weights: the least that a thread takes at once
-
-int64_t least_panels(size_t bytes_per_panel) {
-  return std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(bytes_per_panel));
-}
-
-}  // namespace
 
 int64_t Player::rows_of(int buffer) const {
   const bool logits = program_.buffers()[static_cast<size_t>(buffer)].space == Space::kLogits;
@@ -111,55 +102,52 @@ void Player::rms_norm(const Op& op, ThreadState& self) {
   });
 }
 
+Player::Activations Player::activations(int buffer) const {
+  const auto* x = reinterpret_cast<const uint8_t*>(row(buffer, 0));
+  return {{x, act32_, act256_},
+          {strides_[static_cast<size_t>(buffer)] * sizeof(float), act32_stride_, act256_stride_}};
+}
+
+// Quantizes part `part` of a row x[n] into each wanted form; false if a value is not finite.
+bool Player::quantize_part(Forms forms, const float* x, int64_t n, int64_t part, uint8_t* act32,
+                           uint8_t* act256) const {
+  const int64_t begin = part * kQuantizePart, count = std::min(kQuantizePart, n - begin);
+  bool finite = true;
+  if (forms.block32)
+    finite &=
+        kernels_.quantize32(x + begin, count, reinterpret_cast<ActBlock32*>(act32) + begin / 32);
+  if (forms.block256)
+    finite &= kernels_.quantize256(x + begin, count,
+                                   reinterpret_cast<ActBlock256*>(act256) + begin / 256);
+  return finite;
+}
+
 // Quantizes the input of a linear operation in each form that its weights need, a part of a row at
 // a time.
 void Player::quantize(const Op& op, ThreadState& self) {
-  bool needs32 = false, needs256 = false;
-  for (int id : op.weights) {
-    needs32 |= program_.weights().linear(id).info->form == ActForm::kBlock32;
-    needs256 |= program_.weights().linear(id).info->form == ActForm::kBlock256;
-  }
-  if (!needs32 && !needs256) return;
-  constexpr int64_t kPart = 2048;
-  const int64_t n = width(op.x), parts = (n + kPart - 1) / kPart;
+  Forms forms;
+  for (int id : op.weights) forms.add(program_.weights().linear(id));
+  if (!forms.quantized()) return;
+  const int64_t n = width(op.x), parts = quantize_parts(n);
   in_tiles(self, rows_of(op.x) * parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const int64_t r = i / parts, begin = i % parts * kPart, count = std::min(kPart, n - begin);
-      const float* x = row(op.x, r) + begin;
-      bool finite = true;
-      if (needs32) {
-        auto* blocks =
-            reinterpret_cast<ActBlock32*>(act32_ + static_cast<size_t>(r) * act32_stride_);
-        finite &= kernels_.quantize32(x, count, blocks + begin / 32);
-      }
-      if (needs256) {
-        auto* blocks =
-            reinterpret_cast<ActBlock256*>(act256_ + static_cast<size_t>(r) * act256_stride_);
-        finite &= kernels_.quantize256(x, count, blocks + begin / 256);
-      }
-      if (!finite) flag(op.x, r);
+      const int64_t r = i / parts;
+      if (!quantize_part(forms, row(op.x, r), n, i % parts,
+                         act32_ + static_cast<size_t>(r) * act32_stride_,
+                         act256_ + static_cast<size_t>(r) * act256_stride_))
+        flag(op.x, r);
     }
   });
 }
 
-PanelArgs Player::panel_args(const Linear& w, int x, int64_t panel, int64_t first_row, int rows,
-                             ThreadState& self) const {
+PanelArgs Player::panel_args(const Linear& w, const Activations& x, int64_t panel,
+                             int64_t first_row, int rows, ThreadState& self) {
   PanelArgs a{};
   a.panel = w.packed + static_cast<size_t>(panel) * panel_bytes(*w.info, w.in_features);
   a.blocks = w.in_features / w.info->block_inputs;
-  switch (w.info->form) {
-    case ActForm::kFloat:
-      a.act = reinterpret_cast<const uint8_t*>(row(x, 0));
-      a.act_stride = strides_[static_cast<size_t>(x)] * sizeof(float);
-      break;
-    case ActForm::kBlock32:
-      a.act = act32_, a.act_stride = act32_stride_;
-      break;
-    case ActForm::kBlock256:
-      a.act = act256_, a.act_stride = act256_stride_;
-      break;
-  }
-  a.act += static_cast<size_t>(first_row) * a.act_stride;
+  const auto form = static_cast<size_t>(w.info->form);
+  a.act_stride = x.strides[form];
+  a.act = x.forms[form] + static_cast<size_t>(first_row) * a.act_stride;
   a.rows = rows;
   a.outputs = static_cast<int>(
       std::min<int64_t>(w.info->panel_outputs, w.out_features - panel * w.info->panel_outputs));
@@ -169,15 +157,16 @@ PanelArgs Player::panel_args(const Linear& w, int x, int64_t panel, int64_t firs
 
 void Player::linear(const Op& op, ThreadState& self) {
   quantize(op, self);
+  const Activations x = activations(op.x);
   const int64_t rows = rows_of(op.x);
   for (size_t i = 0; i < op.weights.size(); ++i) {
     const Linear& w = program_.weights().linear(op.weights[i]);
     const std::vector<float>* bias =
         op.biases[i] < 0 ? nullptr : &program_.weights().vector(op.biases[i]);
     const int64_t panels = num_panels(*w.info, w.out_features);
-    const int64_t least = least_panels(panel_bytes(*w.info, w.in_features));
+    const int64_t least = least_panels(w);
     const auto one = [&](int64_t panel, int64_t r, int count) {
-      PanelArgs a = panel_args(w, op.x, panel, r, count, self);
+      PanelArgs a = panel_args(w, x, panel, r, count, self);
       const int64_t output = panel * w.info->panel_outputs;
       a.out = row(op.outs[i], r) + output;
       a.out_stride = strides_[static_cast<size_t>(op.outs[i])];
@@ -203,41 +192,47 @@ void Player::linear(const Op& op, ThreadState& self) {
   }
 }
 
-void Player::swiglu_linear(const Op& op, ThreadState& self) {
-  quantize(op, self);
-  const Linear &gate = program_.weights().linear(op.weights[0]),
-               &up = program_.weights().linear(op.weights[1]);
-  const int64_t rows = rows_of(op.x);
-  // Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 outputs fit both.
-  // Each thread does a run of gate panels, then the same run of up panels, so that weights stream.
-  const int64_t steps = (gate.out_features + kSwigluStep - 1) / kSwigluStep;
+// Gate, up and SwiGLU of steps [first, last) of outputs, for rows [begin, end) of x; out: row 0.
+// Gate and up may be of two types, with panels of 16 or 64 outputs: steps of 64 outputs fit both.
+// A run of gate panels, then the same run of up panels, so that weights stream.
+void Player::swiglu_steps(const Linear& gate, const Linear& up, const Activations& x, int64_t begin,
+                          int64_t end, int64_t first, int64_t last, float* out, size_t out_stride,
+                          ThreadState& self) {
   const auto half = [&](const Linear& w, int64_t output, int64_t outputs, int64_t r, int count,
-                        float* out) {
+                        float* to) {
     const int64_t per_panel = w.info->panel_outputs;
     for (int64_t o = output; o < output + outputs; o += per_panel) {
-      PanelArgs a = panel_args(w, op.x, o / per_panel, r, count, self);
-      a.out = out + (o - output);
+      PanelArgs a = panel_args(w, x, o / per_panel, r, count, self);
+      a.out = to + (o - output);
       a.out_stride = kSwigluStride;
       kernels_.linear[w.info->index](a);
     }
   };
-  const int64_t least = least_panels(kSwigluStep / gate.info->panel_outputs *
-                                     panel_bytes(*gate.info, gate.in_features));
-  in_tiles(self, steps, least, [&](int64_t first, int64_t last) {
-    const int64_t run = rows > kRowBlock ? 1 : kSwigluSteps;  // row blocks reuse what is in cache
-    for (; first < last; first += run) {
-      const int64_t output = first * kSwigluStep;
-      const int64_t n =
-          std::min({run * kSwigluStep, last * kSwigluStep - output, gate.out_features - output});
-      for (int64_t r = 0; r < rows; r += kRowBlock) {
-        const int count = static_cast<int>(std::min<int64_t>(kRowBlock, rows - r));
-        half(gate, output, n, r, count, self.gate.data());
-        half(up, output, n, r, count, self.up.data());
-        for (int i = 0; i < count; ++i)
-          kernels_.swiglu(self.gate.data() + kSwigluStride * i, self.up.data() + kSwigluStride * i,
-                          n, row(op.outs[0], r + i) + output);
-      }
+  // Row blocks reuse what is in cache.
+  const int64_t run = end - begin > kRowBlock ? 1 : kSwigluSteps;
+  for (; first < last; first += run) {
+    const int64_t output = first * kSwigluStep;
+    const int64_t n =
+        std::min({run * kSwigluStep, last * kSwigluStep - output, gate.out_features - output});
+    for (int64_t r = begin; r < end; r += kRowBlock) {
+      const int count = static_cast<int>(std::min<int64_t>(kRowBlock, end - r));
+      half(gate, output, n, r, count, self.gate.data());
+      half(up, output, n, r, count, self.up.data());
+      for (int i = 0; i < count; ++i)
+        kernels_.swiglu(self.gate.data() + kSwigluStride * i, self.up.data() + kSwigluStride * i, n,
+                        out + static_cast<size_t>(r + i) * out_stride + output);
     }
+  }
+}
+
+void Player::swiglu_linear(const Op& op, ThreadState& self) {
+  quantize(op, self);
+  const Linear &gate = program_.weights().linear(op.weights[0]),
+               &up = program_.weights().linear(op.weights[1]);
+  const Activations x = activations(op.x);
+  in_tiles(self, swiglu_steps_of(gate), least_swiglu_steps(gate), [&](int64_t first, int64_t last) {
+    swiglu_steps(gate, up, x, 0, rows_of(op.x), first, last, row(op.outs[0], 0),
+                 strides_[static_cast<size_t>(op.outs[0])], self);
   });
 }
 
@@ -248,7 +243,8 @@ void Player::rope(const Op& op, ThreadState& self) {
     for (int64_t r = first; r < last; ++r) {
       for (int j = 0; j < half; ++j)
         rope_cos_sin(op.turns[static_cast<size_t>(j)],
-                     batch_.positions[3 * r + op.axes[static_cast<size_t>(j)]], &cos[j], &sin[j]);
+                     batch_.positions[3 * r + op.axes[static_cast<size_t>(j)]], &cos[j], &sin[j],
+                     op.magnitude);
       for (int x : op.outs)
         kernels_.rope(row(x, r), static_cast<int>(width(x) / op.head_dim), op.head_dim, cos, sin);
     }

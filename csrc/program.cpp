@@ -147,13 +147,14 @@ void Program::swiglu_linear(int out, int x, int gate, int up) {
 }
 
 void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns,
-                   std::vector<uint8_t> axes) {
+                   std::vector<uint8_t> axes, double magnitude) {
   require(head_dim >= 2 && head_dim <= 1024 && head_dim % 2 == 0,
           "rope: head_dim must be even, 2 .. 1024");
   require(turns.size() == static_cast<size_t>(head_dim / 2) && axes.size() == turns.size(),
           "rope: one frequency and one axis per pair");
   for (uint8_t axis : axes) require(axis < 3, "rope: an axis is 0, 1 or 2");
   require(!xs.empty(), "rope: nothing to rotate");
+  require(std::isfinite(magnitude) && magnitude > 0, "rope: magnitude must be finite and above 0");
   for (int x : xs) {
     const Buffer& b = checked(x, "x");
     require(b.space == Space::kRows && b.width % head_dim == 0,
@@ -164,6 +165,7 @@ void Program::rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turn
   op.head_dim = head_dim;
   op.turns = std::move(turns);
   op.axes = std::move(axes);
+  op.magnitude = magnitude;
 }
 
 void Program::attention(int out, int q, int k, int v, int layer, bool causal) {
@@ -191,6 +193,41 @@ void Program::attention(int out, int q, int k, int v, int layer, bool causal) {
   op.causal = causal;
   op.head_dim = static_cast<int>(head_dim);
   op.groups = static_cast<int>(qb.width / kv_width);
+}
+
+void Program::moe(int out, int x, int router, int gate, int up, int down, int used,
+                  bool renormalise, int residual) {
+  const Buffer &o = checked(out, "out"), &in = checked(x, "x"), &r = checked(router, "router");
+  const std::vector<Linear>&g = weights_.experts(gate), &u = weights_.experts(up),
+        &d = weights_.experts(down);
+  const auto experts = static_cast<int64_t>(g.size());
+  require(u.size() == g.size() && d.size() == g.size() && r.width == experts,
+          "moe: router, gate, up and down must have one number of experts");
+  require(g[0].out_features == u[0].out_features && d[0].in_features == g[0].out_features &&
+              in.width == g[0].in_features && in.width == u[0].in_features &&
+              o.width == d[0].out_features,
+          "moe: shapes of x, '" + g[0].name + "', '" + u[0].name + "', '" + d[0].name +
+              "' and out don't fit");
+  require(in.space == Space::kRows && o.space == Space::kRows && r.space == Space::kRows,
+          "moe: works on batch rows");
+  require(out != x && out != router && x != router, "moe: x, router and out must differ");
+  require(used >= 1 && used <= experts && used <= kMostExpertsUsed,
+          "moe: experts used must be 1 .. the number of experts, at most " +
+              std::to_string(kMostExpertsUsed));
+  require(residual >= -1, "moe: -1 means no residual");
+  if (residual >= 0) {
+    const Buffer& added = checked(residual, "residual");
+    require(added.width == o.width && added.space == Space::kRows,
+            "moe: the residual needs the shape of out");
+  }
+  Op& op = add(OpKind::kMoe);
+  op.outs = {out};
+  op.x = x;
+  op.router = router;
+  op.weights = {gate, up, down};
+  op.used = used;
+  op.renormalise = renormalise;
+  op.residual = residual;
 }
 
 void Program::select_logit_rows(int out, int x) {

@@ -11,6 +11,8 @@
 
 namespace draftproof {
 
+inline constexpr int kMostExpertsUsed = 64;  // per row
+
 enum class Space { kRows, kLogits };  // one row per batch row, or one per marked row
 
 struct Buffer {
@@ -31,14 +33,15 @@ enum class OpKind {
   kAddVectors,
   kLayerNorm,
   kGelu,
-  kJoin
+  kJoin,
+  kMoe
 };
 
 struct Op {
   OpKind kind;
   std::vector<int> outs;     // buffers written (kRope: rotated in place)
   int x = -1;                // buffer read
-  std::vector<int> weights;  // linear weights; kRmsNorm: one vector
+  std::vector<int> weights;  // linear weights; kRmsNorm: one vector; kMoe: gate, up, down experts
   std::vector<int> biases;   // per out: a vector or -1
   int residual = -1;         // buffer added to the one output
   float eps = 0;
@@ -50,7 +53,11 @@ struct Op {
   bool exact = false;           // kGelu: by erf instead of tanh
   int k = -1, v = -1;           // kAttention: buffers; x is the queries
   std::vector<uint64_t> turns;  // kRope, per frequency
+  double magnitude = 1;         // kRope: factor of cos and sin
   std::vector<uint8_t> axes;    // kRope, per frequency
+  int router = -1;              // kMoe: buffer, one logit per expert
+  int used = 0;                 // kMoe: experts per row
+  bool renormalise = false;     // kMoe: divide by the sum of the chosen probabilities
 };
 
 // Every recording function throws std::invalid_argument when a buffer, weight or width doesn't fit.
@@ -70,8 +77,10 @@ class Program {
               int residual);
   void swiglu_linear(int out, int x, int gate, int up);
   void rope(std::vector<int> xs, int head_dim, std::vector<uint64_t> turns,
-            std::vector<uint8_t> axes);
+            std::vector<uint8_t> axes, double magnitude = 1);
   void attention(int out, int q, int k, int v, int layer, bool causal);
+  void moe(int out, int x, int router, int gate, int up, int down, int used, bool renormalise,
+           int residual);
   void select_logit_rows(int out, int x);
   void join_rows(int out, int x);
   void logits(int x);

@@ -33,13 +33,13 @@ double cos_small(double x) {
 
 }  // namespace
 
-void rope_cos_sin(uint64_t turns, int64_t position, float* cos, float* sin) {
+void rope_cos_sin(uint64_t turns, int64_t position, float* cos, float* sin, double magnitude) {
   const uint64_t phase = turns * static_cast<uint64_t>(position);
   // The nearest quarter turn, and what is left of the phase: -1/8 .. 1/8 of a turn.
   const uint64_t quarter = (phase + (uint64_t{1} << 61)) >> 62;
   const auto rest = static_cast<int64_t>(phase - (quarter << 62));
   const double x = static_cast<double>(rest) * kTurn;
-  const double s = sin_small(x), c = cos_small(x);
+  const double s = sin_small(x) * magnitude, c = cos_small(x) * magnitude;
   switch (quarter) {
     case 0:
       *cos = static_cast<float>(c), *sin = static_cast<float>(s);

@@ -55,10 +55,31 @@ class TinySpec:
     tied: bool
     layers: int = 3
     context: int = 2048
+    experts: int = 0  # 0: none; else `ffn` is unused, as in real files
+    experts_used: int = 0
+    expert_ffn: int = 0
+    renormalise: bool = True
 
     @property
     def seed(self) -> int:
         return zlib.crc32(self.name.encode())
+
+
+def _with_experts(
+    name: str,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    experts: int,
+    used: int,
+    expert_ffn: int,
+    renormalise: bool = True,
+) -> TinySpec:
+    return TinySpec(
+        name, "qwen3moe", hidden, heads, kv_heads, head_dim, 6 * hidden, 307, 1e6, 1e-6, tied=True,
+        experts=experts, experts_used=used, expert_ffn=expert_ffn, renormalise=renormalise,
+    )  # fmt: skip
 
 
 def _specs() -> dict[str, TinySpec]:
@@ -66,17 +87,20 @@ def _specs() -> dict[str, TinySpec]:
         TinySpec("llama", "llama", 96, 6, 3, 16, 160, 299, 1e5, 1e-5, tied=True),
         TinySpec("qwen2", "qwen2", 224, 14, 2, 16, 288, 310, 1e6, 1e-6, tied=True),
         TinySpec("qwen3", "qwen3", 96, 6, 2, 32, 224, 307, 1e6, 1e-6, tied=True),
+        _with_experts("qwen3moe", 96, 6, 2, 32, experts=11, used=3, expert_ffn=96),
+        _with_experts("qwen3moe-raw", 96, 6, 2, 32, 11, 3, 96, renormalise=False),
         # 256 wide, so that K-quants fit every row.
         TinySpec("llama-wide", "llama", 256, 8, 4, 32, 512, 299, 1e5, 1e-5, tied=True),
         TinySpec("qwen2-wide", "qwen2", 256, 4, 2, 64, 768, 310, 1e6, 1e-6, tied=True),
         TinySpec("qwen3-wide", "qwen3", 256, 8, 2, 64, 512, 307, 1e6, 1e-6, tied=True),
+        _with_experts("qwen3moe-wide", 256, 8, 2, 64, experts=8, used=4, expert_ffn=256),
     ]
     untied = [replace(s, name=f"{s.name}-untied", tied=False) for s in base]
     return {s.name: s for s in base + untied}
 
 
 SPECS = _specs()
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe")
 
 # --- weights, in the names and the row order of Hugging Face ------------------------------------
 
@@ -116,15 +140,21 @@ def hf_weights(spec: TinySpec) -> dict[str, Array]:
             p + "self_attn.k_proj.weight": linear(kv, h, 1.6),
             p + "self_attn.v_proj.weight": linear(kv, h, 1.0),
             p + "self_attn.o_proj.weight": linear(h, q, 1.0),
-            p + "mlp.gate_proj.weight": linear(spec.ffn, h, 1.5),
-            p + "mlp.up_proj.weight": linear(spec.ffn, h, 1.0),
-            p + "mlp.down_proj.weight": linear(h, spec.ffn, 1.0),
         }
+        if spec.experts:
+            weights[p + "mlp.gate.weight"] = linear(spec.experts, h, 1.5)
+        width = spec.expert_ffn if spec.experts else spec.ffn
+        for mlp in [f"mlp.experts.{e}." for e in range(spec.experts)] or ["mlp."]:
+            weights |= {
+                p + mlp + "gate_proj.weight": linear(width, h, 1.5),
+                p + mlp + "up_proj.weight": linear(width, h, 1.0),
+                p + mlp + "down_proj.weight": linear(h, width, 1.0),
+            }
         if spec.arch == "qwen2":
             for name, width in (("q", q), ("k", kv), ("v", kv)):
                 bias = np.float32(0.4) * rng.standard_normal(width, np.float32)
                 weights[p + f"self_attn.{name}_proj.bias"] = bias
-        if spec.arch == "qwen3":
+        if spec.arch in ("qwen3", "qwen3moe"):
             weights[p + "self_attn.q_norm.weight"] = norm(spec.head_dim, 1.6)
             weights[p + "self_attn.k_norm.weight"] = norm(spec.head_dim, 1.6)
     return weights
@@ -146,8 +176,12 @@ _LAYER_NAMES = {
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_proj_exps": "ffn_gate_exps",
+    "mlp.up_proj_exps": "ffn_up_exps",
+    "mlp.down_proj_exps": "ffn_down_exps",
     "mlp.down_proj": "ffn_down",
 }
 
@@ -171,6 +205,27 @@ def hf_name(gguf_name_: str) -> str:
     return f"model.layers.{layer}.{module}.{kind}"
 
 
+def stack_experts(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """`...mlp.experts.E.gate_proj.weight` [out, in] of all E -> one [experts, out, in] under
+    `...mlp.gate_proj_exps.weight`; everything else as it is."""
+    out: dict[str, Array] = {}
+    stacks: dict[str, list[Array]] = {}
+    for name, w in weights.items():
+        before, is_expert, after = name.partition("experts.")
+        if is_expert:
+            module = after.split(".")[1]
+            stacks.setdefault(f"{before}{module}_exps.weight", []).append(w)
+        else:
+            out[name] = w
+    return out | {name: np.stack(each) for name, each in stacks.items()}
+
+
+def split_experts(name: str, stacked: Array) -> dict[str, Array]:
+    """The reverse for one tensor."""
+    before, _, module = name.removesuffix("_exps.weight").rpartition(".")
+    return {f"{before}.experts.{e}.{module}.weight": w for e, w in enumerate(stacked)}
+
+
 def permute(rows: Array, heads: int) -> Array:
     """Row order of q and k in `llama` GGUF files: row s*hd/2 + j of a head moves to row 2j + s."""
     half = rows.shape[0] // heads // 2
@@ -187,7 +242,7 @@ def unpermute(rows: Array, heads: int) -> Array:
 
 def gguf_tensors(spec: TinySpec, weights: Mapping[str, Array]) -> dict[str, Array]:
     """The float tensors of a GGUF file, q and k of `llama` permuted."""
-    tensors = {gguf_name(name): w for name, w in weights.items()}
+    tensors = {gguf_name(name): w for name, w in stack_experts(weights).items()}
     if spec.arch == "llama":
         for i in range(spec.layers):
             for name, heads in (("attn_q", spec.heads), ("attn_k", spec.kv_heads)):
@@ -198,13 +253,13 @@ def gguf_tensors(spec: TinySpec, weights: Mapping[str, Array]) -> dict[str, Arra
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor in a block format: `data` uint8 [rows, bytes of a row]."""
+    """A tensor in a block format: `data` uint8 [.., rows, bytes of a row]."""
 
     data: Array
     type: Type
 
     def values(self) -> Array:
-        """float32 [rows, columns], as the public package reads the blocks."""
+        """float32 [.., rows, columns], as the public package reads the blocks."""
         return dequantize(self.data, self.type)
 
 
@@ -239,10 +294,13 @@ def random_k_blocks(
 
 
 def pack(rng: np.random.Generator, tensor: Array, type_name: str) -> Packed:
-    """[rows, width] float32 in a tensor type; where 256 doesn't divide a row, its usual stand-in.
+    """[.., rows, width] float32 in a tensor type, or its usual stand-in for other rows than of 256.
 
     The K-quants don't approximate `tensor`: they are random blocks of its deviation."""
-    rows, width = tensor.shape
+    *outer, rows, width = tensor.shape
+    if outer:
+        flat = pack(rng, tensor.reshape(-1, width), type_name)
+        return Packed(flat.data.reshape(*outer, rows, -1), flat.type)
     if type_name in K_TYPES and width % 256:
         type_name = _FALLBACK[type_name]
     type_ = getattr(Type, type_name)
@@ -262,7 +320,7 @@ def packed_tensors(spec: TinySpec, type_name: str) -> dict[str, Array | Packed]:
     rng = np.random.default_rng(spec.seed + 1)
     tensors: dict[str, Array | Packed] = {}
     for name, w in gguf_tensors(spec, hf_weights(spec)).items():
-        if w.ndim == 1:
+        if w.ndim == 1 or "ffn_gate_inp" in name:  # as converters do with norms and routers
             tensors[name] = w
             continue
         layer_is_even = name.startswith("blk.") and int(name.split(".")[1]) % 2 == 0
@@ -359,7 +417,13 @@ def metadata(spec: TinySpec) -> Metadata:
     if a == "llama":
         meta[f"{a}.rope.dimension_count"] = (spec.head_dim, _U32)
         meta[f"{a}.vocab_size"] = (spec.vocab, _U32)
-    if a == "qwen3" or spec.head_dim * spec.heads != spec.hidden:
+    if spec.experts:
+        meta[f"{a}.expert_count"] = (spec.experts, _U32)
+        meta[f"{a}.expert_used_count"] = (spec.experts_used, _U32)
+        meta[f"{a}.expert_feed_forward_length"] = (spec.expert_ffn, _U32)
+        if not spec.renormalise:
+            meta[f"{a}.expert_weights_norm"] = (False, _BOOL)
+    if a.startswith("qwen3") or spec.head_dim * spec.heads != spec.hidden:
         meta[f"{a}.attention.key_length"] = (spec.head_dim, _U32)
         meta[f"{a}.attention.value_length"] = (spec.head_dim, _U32)
     return meta

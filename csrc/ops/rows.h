@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels.h"
 #include "ops/exp.h"
@@ -85,6 +86,41 @@ void swiglu(const float* g, const float* u, int64_t n, float* out) {
     const F v = S::load_n(g + i, k);
     const F silu = S::div(v, S::add(one, exp<S>(S::neg(v))));
     S::store_n(out + i, S::mul(silu, S::load_n(u + i, k)), k);
+  }
+}
+
+// The sums of a softmax over a row; a NaN or an infinity in x shows in them.
+template <class S>
+bool softmax(const float* x, int n, float* p) {
+  using F = typename S::F;
+  float m = x[0];
+  for (int i = 1; i < n; ++i) m = x[i] > m ? x[i] : m;
+  const F top = S::set1(m);
+  F lanes = S::zero();
+  for (int i = 0; i < n; i += kLanes) {
+    const int k = n - i < kLanes ? n - i : kLanes;
+    const F e = S::keep_n(exp<S>(S::sub(S::load_n(x + i, k), top)), k);
+    lanes = S::add(lanes, e);
+    S::store_n(p + i, e, k);
+  }
+  const float total = S::fold_add(lanes);
+  const F sum = S::set1(total);
+  for (int i = 0; i < n; i += kLanes) {
+    const int k = n - i < kLanes ? n - i : kLanes;
+    S::store_n(p + i, S::div(S::load_n(p + i, k), sum), k);
+  }
+  return total < std::numeric_limits<float>::infinity();  // false for NaN too
+}
+
+template <class S>
+void mix(const float* p, const float* const* e, int count, const float* residual, int64_t n,
+         float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int k = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    typename S::F y = S::zero();
+    for (int j = 0; j < count; ++j) y = S::fma(S::set1(p[j]), S::load_n(e[j] + i, k), y);
+    if (residual != nullptr) y = S::add(y, S::load_n(residual + i, k));
+    S::store_n(out + i, y, k);
   }
 }
 

@@ -26,6 +26,8 @@ constexpr Kernels make_kernels() {
       gelu_erf<S>,
       rope<S>,
       swiglu<S>,
+      softmax<S>,
+      mix<S>,
       store_kv<S>,
       attend_span<S>,
       combine_span<S>,

@@ -42,13 +42,23 @@ class Weights:
         """Packs rows [out_features, in_features] in GGUF block format `ggml_type` into panels.
         ValueError: wrong number of bytes, unsupported type, a scale or weight that is not finite
         (names the tensor and the row)."""
+    def add_experts(
+        self,
+        name: str,
+        ggml_type: int,
+        data: Buffer,
+        experts: int,
+        out_features: int,
+        in_features: int,
+    ) -> int:
+        """The same for [experts, out_features, in_features], to be used by `Program.moe`."""
     def add_vector(self, name: str, data: NDArray[np.float32]) -> int:
         """A norm weight or a bias [n]."""
     @property
     def packed_bytes(self) -> int: ...
     @staticmethod
-    def packed_size(ggml_type: int, out_features: int, in_features: int) -> int:
-        """Bytes of the arena that `add_linear` will take."""
+    def packed_size(ggml_type: int, out_features: int, in_features: int, experts: int = 1) -> int:
+        """Bytes of the arena that `add_linear` or `add_experts` will take."""
 
 class KvCache:
     """Keys and values in pages of `page_positions` positions (all layers of a position in one
@@ -106,14 +116,35 @@ class Program:
     def swiglu_linear(self, out: int, x: int, gate: int, up: int) -> None:
         """out = silu(x G^T) * (x U^T)."""
     def rope(
-        self, xs: Sequence[int], head_dim: int, turns: NDArray[np.uint64], axes: NDArray[np.uint8]
+        self,
+        xs: Sequence[int],
+        head_dim: int,
+        turns: NDArray[np.uint64],
+        axes: NDArray[np.uint8],
+        magnitude: float = 1.0,
     ) -> None:
         """Half-split rotary embedding in place on every head of every buffer. turns[j] =
         round(2^64 inv_freq_j / 2 pi), axes[j] in 0..2: which of the three positions of the row
-        frequency j uses."""
+        frequency j uses. magnitude: factor of cos and sin, before they are rounded."""
     def attention(self, out: int, q: int, k: int, v: int, layer: int, causal: bool = True) -> None:
         """Stores k and v of every row, then attention of q over the row's own sequence: up to the
         row, or (causal=False) over all positions up to the end of its segment."""
+    def moe(
+        self,
+        out: int,
+        x: int,
+        router: int,
+        gate: int,
+        up: int,
+        down: int,
+        used: int,
+        renormalise: bool,
+        residual: int = -1,
+    ) -> None:
+        """out = sum of p_e * down_e(silu(gate_e x) * up_e x) over the `used` likeliest experts e,
+        likeliest first (the lower index among equals), + residual. p = softmax of `router` [rows,
+        experts], which is overwritten; renormalise: p divided by the sum of the chosen ones.
+        gate, up, down: weights of `add_experts`."""
     def select_logit_rows(self, out: int, x: int) -> None:
         """out (space "logits") = the marked rows of x."""
     def logits(self, x: int) -> None:

@@ -65,7 +65,7 @@ AXES = {
 }
 TINY = [
     (name + wide, type_)
-    for name in ("llama", "qwen2", "qwen3")
+    for name in ("llama", "qwen2", "qwen3", "qwen3moe")
     for wide, type_ in (("", "F32"), ("", "Q8_0"), ("-wide", "Q4_K_M"))
 ]
 MODELS = pytest.mark.parametrize(("name", "type_name"), TINY, ids=[f"{n}-{t}" for n, t in TINY])

@@ -33,6 +33,21 @@ SWIGLU = {
     "acts": ("normal", "saturating", "ties", "sparse"),
     "out": (1, 16, 63, 130),
 }
+# Types of gate, up and down. used of experts; "equal": every row chooses the same ones.
+MOE = {
+    **_COMMON,
+    "types": (
+        ("q4_k", "q4_k", "q6_k"),
+        ("q8_0", "q8_0", "q8_0"),
+        ("f32", "f32", "f32"),
+        ("q4_k", "q8_0", "f16"),
+        ("bf16", "q5_0", "q4_k"),
+    ),
+    "experts": ((1, 1), (7, 3), (40, 8)),
+    "choice": ("random", "equal"),
+    "renormalise": (True, False),
+    "residual": (True, False),
+}
 NORM = {
     **_COMMON,
     # width, length of the weight
@@ -66,6 +81,7 @@ WALKED = {
 # A cell of these costs about a millisecond; attention a few.
 LINEAR_CELLS_PER_TYPE = 150
 SWIGLU_CELLS_PER_TYPE = 80
+MOE_CELLS = 240
 NORM_CELLS = 240
 ROPE_CELLS = 240
 ATTENTION_CELLS = 240
@@ -82,6 +98,10 @@ def swiglu_cells(type_name: str, exhaustive: bool) -> list[Cell]:
     if exhaustive:
         return whole(SWIGLU)
     return pairwise(SWIGLU, SWIGLU_CELLS_PER_TYPE, seed=100 + TYPE_NAMES.index(type_name))
+
+
+def moe_cells(exhaustive: bool) -> list[Cell]:
+    return whole(MOE) if exhaustive else pairwise(MOE, MOE_CELLS, seed=5)
 
 
 def norm_cells(exhaustive: bool) -> list[Cell]:

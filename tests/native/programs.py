@@ -57,6 +57,13 @@ class Bench:
     def weight(self, ggml_type: int, data: NDArray[np.uint8], out: int, width: int) -> int:
         return self.weights.add_linear("w", ggml_type, np.ascontiguousarray(data), out, width)
 
+    def experts(
+        self, ggml_type: int, data: NDArray[np.uint8], experts: int, out: int, width: int
+    ) -> int:
+        """data [experts * out, bytes of a row]."""
+        data = np.ascontiguousarray(data)
+        return self.weights.add_experts("e", ggml_type, data, experts, out, width)
+
     def vector(self, values: Rows) -> int:
         return self.weights.add_vector("v", np.ascontiguousarray(values, np.float32))
 

@@ -18,9 +18,9 @@ from gguf import GGUFReader, ReaderField
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from tiny_models import Array, TinySpec, hf_name, unpermute
+from tiny_models import Array, TinySpec, hf_name, split_experts, stack_experts, unpermute
 
-_CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+_CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,15 @@ def build(spec: TinySpec, weights: Mapping[str, Array], dtype: torch.dtype) -> A
 
     Embedding and head may be left out where only `model.model(inputs_embeds=...)` is wanted."""
     stem = _CLASSES[spec.arch]
+    experts: dict[str, Any] = {}
+    if spec.experts:
+        experts = {
+            "num_experts": spec.experts,
+            "num_experts_per_tok": spec.experts_used,
+            "moe_intermediate_size": spec.expert_ffn,
+            "norm_topk_prob": spec.renormalise,
+            "experts_implementation": "eager",
+        }
     config = getattr(transformers, f"{stem}Config")(
         hidden_size=spec.hidden,
         num_hidden_layers=spec.layers,
@@ -53,10 +62,11 @@ def build(spec: TinySpec, weights: Mapping[str, Array], dtype: torch.dtype) -> A
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
+        **experts,
     )
     with torch.device("meta"):
         model = getattr(transformers, f"{stem}ForCausalLM")(config)
-    state = {name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in weights.items()}
+    state = {name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _fused(weights).items()}
     loaded = model.load_state_dict(state, strict=False, assign=True)
     optional = {"lm_head.weight", "model.embed_tokens.weight"}
     if loaded.unexpected_keys or set(loaded.missing_keys) - optional:
@@ -68,6 +78,22 @@ def build(spec: TinySpec, weights: Mapping[str, Array], dtype: torch.dtype) -> A
     exponents = np.arange(0, spec.head_dim, 2) / spec.head_dim
     np.testing.assert_allclose(model.model.rotary_emb.inv_freq, spec.theta**-exponents, rtol=1e-6)
     return model.to(dtype).eval()
+
+
+def _fused(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """As transformers holds experts in memory: gate and up in one tensor, gate first."""
+    out: dict[str, Array] = {}
+    stacked = stack_experts(weights)
+    for name, w in stacked.items():
+        if name.endswith("gate_proj_exps.weight"):
+            up = stacked[name.replace("gate_proj", "up_proj")]
+            fused = name.replace("gate_proj_exps.weight", "experts.gate_up_proj")
+            out[fused] = np.concatenate([w, up], axis=1)
+        elif name.endswith("down_proj_exps.weight"):
+            out[name.replace("down_proj_exps.weight", "experts.down_proj")] = w
+        elif not name.endswith("up_proj_exps.weight"):
+            out[name] = w
+    return out
 
 
 def observe(
@@ -109,6 +135,10 @@ class GgufModel:
             tied="output.weight" not in self._tensors,
             layers=int(self._value(f"{arch}.block_count")),
             context=int(self._value(f"{arch}.context_length")),
+            experts=int(self._value(f"{arch}.expert_count", 0)),
+            experts_used=int(self._value(f"{arch}.expert_used_count", 0)),
+            expert_ffn=int(self._value(f"{arch}.expert_feed_forward_length", 0)),
+            renormalise=bool(self._value(f"{arch}.expert_weights_norm", True)),
         )
 
     def _value(self, key: str, default: Any = None) -> Any:
@@ -134,5 +164,8 @@ class GgufModel:
                 values = unpermute(values, self.spec.heads)
             if self.spec.arch == "llama" and ".attn_k." in name:
                 values = unpermute(values, self.spec.kv_heads)
-            out[hf_name(name)] = values
+            if values.ndim == 3:
+                out |= split_experts(hf_name(name), values)
+            else:
+                out[hf_name(name)] = values
         return out

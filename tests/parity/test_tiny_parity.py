@@ -149,12 +149,13 @@ def test_tensor_types_keep_their_values(
     arch: str, type_name: str, tiny: TinyModels, load: Any
 ) -> None:
     """Rounding activations to int8 costs a few hundredths of a deviation; a block read wrongly (a
-    nibble order, a scale, a min with the wrong sign) costs about a whole one."""
+    nibble order, a scale, a min with the wrong sign) costs about a whole one. Where rounding tips
+    the choice of an expert a row jumps: with experts the bound is wider."""
     path = tiny.path(f"{arch}-wide-untied", type_name)
     model, ids = GgufModel(path), prompt(f"{arch}-wide-untied")
     expected = observe(build(model.spec, model.weights(), torch.float32), ids).logits
     logits = all_logits(load(path, **FLOAT_CONFIG), ids, 64)
     rms = float(np.sqrt(np.square(logits - expected).mean()) / expected.std())
-    assert rms <= 0.1
+    assert rms <= (0.3 if model.spec.experts else 0.1)
     if type_name in ("F32", "F16", "BF16"):
         assert relative_error(logits, expected) <= BOUND

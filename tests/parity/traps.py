@@ -94,6 +94,27 @@ def _heads_modulo_kv_heads(spec: TinySpec, meta: Metadata, tensors: Tensors) -> 
     _each(tensors, "attn_output", lambda w: move(np.ascontiguousarray(w.T)).T)
 
 
+def _gate_and_up_experts_swapped(spec: TinySpec, meta: Metadata, tensors: Tensors) -> None:
+    for i in range(spec.layers):
+        gate, up = f"blk.{i}.ffn_gate_exps.weight", f"blk.{i}.ffn_up_exps.weight"
+        tensors[gate], tensors[up] = tensors[up], tensors[gate]
+
+
+def _experts_reversed(spec: TinySpec, meta: Metadata, tensors: Tensors) -> None:
+    _each(tensors, "ffn_down_exps", lambda w: w[::-1])
+
+
+def _renormalised(value: bool) -> Spoil:
+    def spoil(spec: TinySpec, meta: Metadata, tensors: Tensors) -> None:
+        meta[f"{spec.arch}.expert_weights_norm"] = (value, GGUFValueType.BOOL)
+
+    return spoil
+
+
+def _fewer_experts_used(spec: TinySpec, meta: Metadata, tensors: Tensors) -> None:
+    meta[f"{spec.arch}.expert_used_count"] = (spec.experts_used - 1, GGUFValueType.UINT32)
+
+
 def _setting(key: str, value: float) -> Spoil:
     def spoil(spec: TinySpec, meta: Metadata, tensors: Tensors) -> None:
         assert f"{spec.arch}.{key}" in meta
@@ -132,6 +153,11 @@ FILE_TRAPS = [
     FileTrap("theta 10000", "llama", _setting(_THETA, 1e4)),
     FileTrap("theta 10000", "qwen2", _setting(_THETA, 1e4)),
     FileTrap("theta 5e6 instead of 1e6", "qwen3", _setting(_THETA, 5e6)),
+    FileTrap("gate and up swapped", "qwen3moe", _gate_and_up_experts_swapped),
+    FileTrap("experts in another order", "qwen3moe", _experts_reversed),
+    FileTrap("probabilities not renormalised", "qwen3moe", _renormalised(False)),
+    FileTrap("probabilities renormalised", "qwen3moe-raw", _renormalised(True)),
+    FileTrap("one expert too few", "qwen3moe", _fewer_experts_used),
     FileTrap("stored head ignored", "qwen3-untied", _head_ignored),
     FileTrap("stored head used where another is meant", "llama", _tied_head_used_untied),
 ]

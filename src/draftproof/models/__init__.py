@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from draftproof.config import EngineConfig
-from draftproof.models import llama, qwen2, qwen3
+from draftproof.models import llama, qwen2, qwen3, qwen3moe
 from draftproof.models.config import ModelConfig
 from draftproof.models.loader import LoadedModel, Progress, load
 from draftproof.models.source_digest import file_digest
 
-FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3}
+FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe}
 
 
 def load_model(path: Path, config: EngineConfig, progress: Progress | None = None) -> LoadedModel:

@@ -31,6 +31,10 @@ class ModelConfig:
     rope_theta: float
     vocab_size: int  # rows of the embedding; a tokenizer may use fewer ids
     tied: bool  # the embedding is also the LM head
+    num_experts: int = 0  # 0: one MLP per layer
+    experts_used: int = 0  # per row
+    expert_size: int = 0  # width of one expert
+    renormalise_experts: bool = True  # the probabilities of a row's experts are made to sum to 1
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> ModelConfig:
@@ -58,6 +62,7 @@ class ModelConfig:
                     "this kind of model isn't supported",
                 )
         _refuse_rope_scaling(file, key)
+        experts, used, expert_size = _experts(file, key)
         embedding = file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise file.error("the tensor token_embd.weight is missing or no matrix")
@@ -67,7 +72,9 @@ class ModelConfig:
             num_layers=file.int_value(key + "block_count", 1, 512),
             context_length=file.int_value(key + "context_length", 2, 1 << 24),
             hidden_size=hidden,
-            intermediate_size=file.int_value(key + "feed_forward_length", 1, 1 << 20),
+            intermediate_size=file.int_value(
+                key + "feed_forward_length", 1, 1 << 20, default=expert_size or None
+            ),
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
@@ -75,7 +82,27 @@ class ModelConfig:
             rope_theta=file.float_value(key + "rope.freq_base", 1.0, 1e12, default=10000.0),
             vocab_size=embedding.shape[0],
             tied="output.weight" not in file.tensors,
+            num_experts=experts,
+            experts_used=used,
+            expert_size=expert_size,
+            renormalise_experts=file.bool_value(key + "expert_weights_norm", default=True),
         )
+
+
+def _experts(file: GgufFile, key: str) -> tuple[int, int, int]:
+    """Experts, how many of them a row uses, and their width; zeros where there are none."""
+    least = 1 if key == "qwen3moe." else 0
+    experts = file.int_value(key + "expert_count", least, 1024, default=0)
+    if experts == 0:
+        return 0, 0, 0
+    used = file.int_value(key + "expert_used_count", 1, min(experts, 64))
+    # The keys of other kinds of experts, and what they are where a file doesn't say.
+    if file.int_value(key + "expert_gating_func", 0, 1 << 16, default=1) not in (0, 1):
+        raise file.error("its experts aren't chosen by softmax", "this kind isn't supported")
+    if file.float_value(key + "expert_weights_scale", -1e9, 1e9, default=1.0) not in (0.0, 1.0):
+        raise file.error("its experts' weights are scaled", "this kind isn't supported")
+    width = file.int_value(key + "expert_feed_forward_length", 1, 1 << 20)
+    return experts, used, width
 
 
 def _refuse_rope_scaling(file: GgufFile, key: str) -> None:

@@ -98,7 +98,7 @@ def _load(
             raise file.error(
                 f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
             )
-        packed = sum(_packed_size(t) for t in tensors if len(t.shape) == 2)
+        packed = sum(_packed_size(t) for t in tensors if len(t.shape) > 1)
         context, num_pages = _context(file, config, model, packed)
         kv = _native.KvCache(
             model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
@@ -225,7 +225,9 @@ def _checked_tensors(file: GgufFile, family: ModuleType, model: ModelConfig) -> 
 
 
 def _packed_size(tensor: TensorInfo) -> int:
-    return _native.Weights.packed_size(tensor.ggml_type, tensor.shape[0], tensor.shape[1])
+    out_features, in_features = tensor.shape[-2:]
+    experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
+    return _native.Weights.packed_size(tensor.ggml_type, out_features, in_features, experts)
 
 
 def _context(
@@ -284,6 +286,11 @@ def _pack(
                 vector = np.frombuffer(data, np.float32)
                 ids[tensor.name] = (weights.add_vector(tensor.name, vector), tensor.shape[0])
                 del vector
+            elif len(tensor.shape) == 3:
+                ids[tensor.name] = (
+                    weights.add_experts(tensor.name, tensor.ggml_type, data, *tensor.shape),
+                    tensor.shape[1],
+                )
             else:
                 out_features, in_features = tensor.shape
                 source: memoryview | NDArray[np.uint8] = data

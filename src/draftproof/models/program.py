@@ -82,6 +82,33 @@ class ProgramBuilder:
             self._ids[up][0],
         )
 
+    def moe(
+        self,
+        out: str,
+        x: str,
+        router: str,
+        experts: Sequence[str],
+        *,
+        used: int,
+        renormalise: bool,
+        residual: str,
+    ) -> None:
+        """out = residual + the sum of p_e * (silu(x G_e^T) * (x U_e^T)) D_e^T over the `used`
+        likeliest experts e, p = softmax(router). experts: the weights G, U, D of all experts.
+        renormalise: p divided by the sum of the chosen ones."""
+        gate, up, down = (self._ids[name][0] for name in experts)
+        self.program.moe(
+            self._written(out, self._ids[experts[2]][1]),
+            self._buffers[x][0],
+            self._buffers[router][0],
+            gate,
+            up,
+            down,
+            used,
+            renormalise,
+            self._buffers[residual][0],
+        )
+
     def rope(self, xs: Sequence[str]) -> None:
         """Rotates every head of the buffers by the row's position."""
         self.program.rope(
