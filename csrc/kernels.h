@@ -76,7 +76,7 @@ struct Kernels {
   const char* name;
 
   // y[panel outputs of every row]; indexed by TypeInfo::index.
-  void (*linear[11])(const PanelArgs&);
+  void (*linear[kNumWeightTypes])(const PanelArgs&);
 
   // Quantizes x[n]; returns false if a value is not finite (the output is then zero).
   bool (*quantize32)(const float* x, int64_t n, ActBlock32* out);

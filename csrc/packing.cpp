@@ -1,20 +1,31 @@
-// Bytes of GGUF blocks into panels and single rows back out of them. Owns the permutations; knows
-// no tensor names and no threads.
+// Bytes of GGUF blocks into panels. Owns the permutations and the table of types; knows no tensor
+// names and no threads.
 #include <cstring>
 
 #include "packed.h"
-#include "simd/half.h"
+#include "panel_visit.h"
 
 namespace draftproof {
 namespace {
 
-constexpr TypeInfo kTypes[] = {
-    {0, "f32", ActForm::kFloat, 64, 1, 4},          {1, "f16", ActForm::kFloat, 64, 1, 2},
-    {2, "bf16", ActForm::kFloat, 64, 1, 2},         {3, "q4_0", ActForm::kBlock32, 16, 32, 18},
-    {4, "q4_1", ActForm::kBlock32, 16, 32, 20},     {5, "q5_0", ActForm::kBlock32, 16, 32, 22},
-    {6, "q5_1", ActForm::kBlock32, 16, 32, 24},     {7, "q8_0", ActForm::kBlock32, 16, 32, 34},
-    {8, "q4_k", ActForm::kBlock256, 16, 256, 144},  {9, "q5_k", ActForm::kBlock256, 16, 256, 176},
-    {10, "q6_k", ActForm::kBlock256, 16, 256, 210},
+constexpr auto kFloat = ActForm::kFloat, k32 = ActForm::kBlock32, k256 = ActForm::kBlock256;
+constexpr TypeInfo kTypes[kNumWeightTypes] = {
+    {WeightType::kF32, 0, "f32", kFloat, 64, 1, 4},
+    {WeightType::kF16, 1, "f16", kFloat, 64, 1, 2},
+    {WeightType::kBF16, 2, "bf16", kFloat, 64, 1, 2},
+    {WeightType::kQ4_0, 3, "q4_0", k32, 16, 32, 18},
+    {WeightType::kQ4_1, 4, "q4_1", k32, 16, 32, 20},
+    {WeightType::kQ5_0, 5, "q5_0", k32, 16, 32, 22},
+    {WeightType::kQ5_1, 6, "q5_1", k32, 16, 32, 24},
+    {WeightType::kQ8_0, 7, "q8_0", k32, 16, 32, 34},
+    {WeightType::kQ4_K, 8, "q4_k", k256, 16, 256, 144},
+    {WeightType::kQ5_K, 9, "q5_k", k256, 16, 256, 176},
+    {WeightType::kQ6_K, 10, "q6_k", k256, 16, 256, 210},
+    {WeightType::kQ2_K, 11, "q2_k", k256, 16, 256, 84},
+    {WeightType::kQ3_K, 12, "q3_k", k256, 16, 256, 110},
+    {WeightType::kIQ4_NL, 13, "iq4_nl", k32, 16, 32, 18},
+    {WeightType::kIQ4_XS, 14, "iq4_xs", k256, 16, 256, 136},
+    {WeightType::kMXFP4, 15, "mxfp4", k32, 16, 32, 17},
 };
 
 uint16_t read16(const uint8_t* p) {
@@ -101,6 +112,38 @@ bool put(PanelQ6_K& p, int r, const uint8_t* s) {
   return finite16(p.d[r]);
 }
 
+bool put(PanelQ2_K& p, int r, const uint8_t* s) {
+  p.d[r] = read16(s + 80);
+  p.dmin[r] = read16(s + 82);
+  for (int w = 0; w < 4; ++w) std::memcpy(&p.scales[w][r], s + 4 * w, 4);
+  for (int i = 0; i < 16; ++i) put4(p.q[i / 8][i % 8], r, s + 16 + 4 * i);
+  return finite16(p.d[r]) && finite16(p.dmin[r]);
+}
+bool put(PanelQ3_K& p, int r, const uint8_t* s) {
+  for (int j = 0; j < 8; ++j) put4(p.high[j], r, s + 4 * j);
+  for (int i = 0; i < 16; ++i) put4(p.q[i / 8][i % 8], r, s + 32 + 4 * i);
+  put_scales(p.scales, r, s + 96);
+  p.d[r] = read16(s + 108);
+  return finite16(p.d[r]);
+}
+bool put(PanelIQ4_NL& p, int r, const uint8_t* s) {
+  p.d[r] = read16(s);
+  put_nibbles32(p.q, r, s + 2);
+  return finite16(p.d[r]);
+}
+bool put(PanelIQ4_XS& p, int r, const uint8_t* s) {
+  p.d[r] = read16(s);
+  p.scales_high[r] = read16(s + 2);
+  std::memcpy(&p.scales_low[r], s + 4, 4);
+  for (int b = 0; b < 8; ++b) put_nibbles32(p.q[b], r, s + 8 + 16 * b);
+  return finite16(p.d[r]);
+}
+bool put(PanelMXFP4& p, int r, const uint8_t* s) {
+  p.exponent[r] = s[0];
+  put_nibbles32(p.q, r, s + 1);
+  return s[0] <= 252;  // 255 is NaN; above 252 the greatest values are beyond float32
+}
+
 template <class Panel>
 int64_t pack_blocks(const TypeInfo& t, const uint8_t* source, int64_t out_features,
                     int64_t in_features, uint8_t* packed, int64_t first, int64_t last) {
@@ -143,180 +186,27 @@ int64_t pack_floats(const TypeInfo& t, Word exponent, const uint8_t* source, int
   return -1;
 }
 
-int bit(const uint8_t* bytes, int byte, int n) { return (bytes[byte] >> n) & 1; }
-
-// Input i of output r: nibble of the 32-input types.
-int nibble32(const uint8_t (&q)[4][64], int r, int i) {
-  const uint8_t byte = q[(i % 16) / 4][4 * r + i % 4];
-  return i < 16 ? byte & 15 : byte >> 4;
-}
-int nibble256(const uint8_t (&q)[4][8][64], int r, int i) {
-  const uint8_t byte = q[i / 64][(i % 32) / 4][4 * r + i % 4];
-  return (i / 32) % 2 == 0 ? byte & 15 : byte >> 4;
-}
-
-struct ScaleMin {
-  int scale, min;
-};
-// Six-bit scale and min of sub-block b out of the twelve bytes.
-ScaleMin scale_min(const int32_t (&words)[3][16], int r, int b) {
-  uint8_t s[12];
-  for (int w = 0; w < 3; ++w) std::memcpy(s + 4 * w, &words[w][r], 4);
-  if (b < 4) return {s[b] & 63, s[b + 4] & 63};
-  return {(s[b + 4] & 15) | (s[b - 4] >> 6) << 4, (s[b + 4] >> 4) | (s[b] >> 6) << 4};
-}
-
-// Value of input i of output r.
-float value(const PanelQ4_0& p, int r, int i) {
-  return half_to_float(p.d[r]) * static_cast<float>(nibble32(p.q, r, i) - 8);
-}
-float value(const PanelQ4_1& p, int r, int i) {
-  return half_to_float(p.d[r]) * static_cast<float>(nibble32(p.q, r, i)) + half_to_float(p.m[r]);
-}
-float value(const PanelQ5_0& p, int r, int i) {
-  const int q = nibble32(p.q, r, i) + 16 * bit(p.high, 4 * r + i % 4, i / 4);
-  return half_to_float(p.d[r]) * static_cast<float>(q - 16);
-}
-float value(const PanelQ5_1& p, int r, int i) {
-  const int q = nibble32(p.q, r, i) + 16 * bit(p.high, 4 * r + i % 4, i / 4);
-  return half_to_float(p.d[r]) * static_cast<float>(q) + half_to_float(p.m[r]);
-}
-float value(const PanelQ8_0& p, int r, int i) {
-  return half_to_float(p.d[r]) * static_cast<float>(static_cast<int8_t>(p.q[i / 4][4 * r + i % 4]));
-}
-float value(const PanelQ4_K& p, int r, int i) {
-  const ScaleMin sm = scale_min(p.scales, r, i / 32);
-  return half_to_float(p.d[r]) * static_cast<float>(sm.scale * nibble256(p.q, r, i)) -
-         half_to_float(p.dmin[r]) * static_cast<float>(sm.min);
-}
-float value(const PanelQ5_K& p, int r, int i) {
-  const ScaleMin sm = scale_min(p.scales, r, i / 32);
-  const int q = nibble256(p.q, r, i) + 16 * bit(p.high[(i % 32) / 4], 4 * r + i % 4, i / 32);
-  return half_to_float(p.d[r]) * static_cast<float>(sm.scale * q) -
-         half_to_float(p.dmin[r]) * static_cast<float>(sm.min);
-}
-float value(const PanelQ6_K& p, int r, int i) {
-  const int n = i / 128, g = (i % 128) / 32, j = (i % 32) / 4, lane_byte = 4 * r + i % 4;
-  const uint8_t low = p.low[n][g % 2][j][lane_byte];
-  const int q = (g < 2 ? low & 15 : low >> 4) | ((p.high[n][j][lane_byte] >> (2 * g)) & 3) << 4;
-  return half_to_float(p.d[r]) * static_cast<float>(p.scales[i / 16][r] * (q - 32));
-}
-
-template <class Panel>
-void unpack_blocks(const TypeInfo& t, const uint8_t* packed, int64_t in_features, int64_t row,
-                   float* out) {
-  const auto* panel = reinterpret_cast<const Panel*>(packed + static_cast<size_t>(row / kLanes) *
-                                                                  panel_bytes(t, in_features));
-  const int r = static_cast<int>(row % kLanes);
-  for (int64_t k = 0; k < in_features; ++k)
-    out[k] = value(panel[k / t.block_inputs], r, static_cast<int>(k % t.block_inputs));
-}
-
-template <class Word, class Widen>
-void unpack_floats(const TypeInfo& t, Widen widen, const uint8_t* packed, int64_t in_features,
-                   int64_t row, float* out) {
-  const auto* panel = reinterpret_cast<const Word*>(
-      packed + static_cast<size_t>(row / t.panel_outputs) * panel_bytes(t, in_features));
-  for (int64_t k = 0; k < in_features; ++k)
-    out[k] = widen(panel[k * t.panel_outputs + row % t.panel_outputs]);
-}
-
 }  // namespace
 
 const TypeInfo* type_info(int32_t ggml_type) {
-  switch (static_cast<WeightType>(ggml_type)) {
-    case WeightType::kF32:
-      return &kTypes[0];
-    case WeightType::kF16:
-      return &kTypes[1];
-    case WeightType::kBF16:
-      return &kTypes[2];
-    case WeightType::kQ4_0:
-      return &kTypes[3];
-    case WeightType::kQ4_1:
-      return &kTypes[4];
-    case WeightType::kQ5_0:
-      return &kTypes[5];
-    case WeightType::kQ5_1:
-      return &kTypes[6];
-    case WeightType::kQ8_0:
-      return &kTypes[7];
-    case WeightType::kQ4_K:
-      return &kTypes[8];
-    case WeightType::kQ5_K:
-      return &kTypes[9];
-    case WeightType::kQ6_K:
-      return &kTypes[10];
-  }
+  for (const TypeInfo& t : kTypes)
+    if (static_cast<int32_t>(t.type) == ggml_type) return &t;
   return nullptr;
 }
+const TypeInfo& type_at(int index) { return kTypes[index]; }
 
 int64_t pack_panels(WeightType type, const uint8_t* source, int64_t out_features,
                     int64_t in_features, uint8_t* packed, int64_t first, int64_t last) {
   const TypeInfo& t = *type_info(static_cast<int32_t>(type));
-  const auto blocks = [&]<class Panel>(Panel*) {
-    return pack_blocks<Panel>(t, source, out_features, in_features, packed, first, last);
-  };
   const auto floats = [&](auto exponent) {
     return pack_floats(t, exponent, source, out_features, in_features, packed, first, last);
   };
-  switch (type) {
-    case WeightType::kF32:
-      return floats(uint32_t{0x7f800000});
-    case WeightType::kF16:
-      return floats(uint16_t{0x7c00});
-    case WeightType::kBF16:
-      return floats(uint16_t{0x7f80});
-    case WeightType::kQ4_0:
-      return blocks(static_cast<PanelQ4_0*>(nullptr));
-    case WeightType::kQ4_1:
-      return blocks(static_cast<PanelQ4_1*>(nullptr));
-    case WeightType::kQ5_0:
-      return blocks(static_cast<PanelQ5_0*>(nullptr));
-    case WeightType::kQ5_1:
-      return blocks(static_cast<PanelQ5_1*>(nullptr));
-    case WeightType::kQ8_0:
-      return blocks(static_cast<PanelQ8_0*>(nullptr));
-    case WeightType::kQ4_K:
-      return blocks(static_cast<PanelQ4_K*>(nullptr));
-    case WeightType::kQ5_K:
-      return blocks(static_cast<PanelQ5_K*>(nullptr));
-    case WeightType::kQ6_K:
-      return blocks(static_cast<PanelQ6_K*>(nullptr));
-  }
-  return -1;
-}
-
-void unpack_row(WeightType type, const uint8_t* packed, int64_t in_features, int64_t row,
-                float* out) {
-  const TypeInfo& t = *type_info(static_cast<int32_t>(type));
-  const auto blocks = [&]<class Panel>(Panel*) {
-    unpack_blocks<Panel>(t, packed, in_features, row, out);
-  };
-  switch (type) {
-    case WeightType::kF32:
-      return unpack_floats<float>(t, [](float x) { return x; }, packed, in_features, row, out);
-    case WeightType::kF16:
-      return unpack_floats<uint16_t>(t, half_to_float, packed, in_features, row, out);
-    case WeightType::kBF16:
-      return unpack_floats<uint16_t>(t, bfloat_to_float, packed, in_features, row, out);
-    case WeightType::kQ4_0:
-      return blocks(static_cast<PanelQ4_0*>(nullptr));
-    case WeightType::kQ4_1:
-      return blocks(static_cast<PanelQ4_1*>(nullptr));
-    case WeightType::kQ5_0:
-      return blocks(static_cast<PanelQ5_0*>(nullptr));
-    case WeightType::kQ5_1:
-      return blocks(static_cast<PanelQ5_1*>(nullptr));
-    case WeightType::kQ8_0:
-      return blocks(static_cast<PanelQ8_0*>(nullptr));
-    case WeightType::kQ4_K:
-      return blocks(static_cast<PanelQ4_K*>(nullptr));
-    case WeightType::kQ5_K:
-      return blocks(static_cast<PanelQ5_K*>(nullptr));
-    case WeightType::kQ6_K:
-      return blocks(static_cast<PanelQ6_K*>(nullptr));
-  }
+  if (type == WeightType::kF32) return floats(uint32_t{0x7f800000});
+  if (type == WeightType::kF16) return floats(uint16_t{0x7c00});
+  if (type == WeightType::kBF16) return floats(uint16_t{0x7f80});
+  return with_panel(type, [&]<class Panel>() {
+    return pack_blocks<Panel>(t, source, out_features, in_features, packed, first, last);
+  });
 }
 
 }  // namespace draftproof

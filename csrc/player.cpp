@@ -280,15 +280,14 @@ std::map<std::string, uint64_t> Player::counters() const {
       "attention", "select_logit_rows", "vectors", "add_vectors",   "layer_norm",
       "gelu",      "join_rows",         "moe"};
   static constexpr const char* kTiles[kNumTileSizes] = {"m8", "m4", "m2", "m1"};
-  static constexpr int32_t kTypes[kNumWeightTypes] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14};
   std::map<std::string, uint64_t> out;
   for (const ThreadState& state : threads_) {
     for (size_t i = 0; i < kNumOpCounters; ++i)
       if (state.calls[i] != 0) out[kOps[i]] += state.calls[i];
-    for (size_t type = 0; type < kNumWeightTypes; ++type)
+    for (int type = 0; type < kNumWeightTypes; ++type)
       for (size_t tile = 0; tile < kNumTileSizes; ++tile)
-        if (const uint64_t n = state.linear_calls[type][tile]; n != 0)
-          out[std::string("linear.") + type_info(kTypes[type])->name + "." + kTiles[tile]] += n;
+        if (const uint64_t n = state.linear_calls[static_cast<size_t>(type)][tile]; n != 0)
+          out[std::string("linear.") + type_at(type).name + "." + kTiles[tile]] += n;
   }
   return out;
 }

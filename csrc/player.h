@@ -39,7 +39,6 @@ struct Batch {
   size_t num_vectors;
 };
 
-inline constexpr size_t kNumWeightTypes = 11;
 inline constexpr size_t kNumOpCounters = 13;
 inline constexpr int kRowBlock = 32;  // rows of activations that stay in cache beside a few panels
 inline constexpr int64_t kSwigluStep = 64;  // outputs: whole panels of every type

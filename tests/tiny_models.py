@@ -24,14 +24,22 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Type = GGMLQuantizationType
 
-LEGACY_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
-K_TYPES = ("Q4_K", "Q5_K", "Q6_K")
+# Types that the public package quantizes to; of the others it only reads blocks.
+QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4")
+RANDOM_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
 FLOAT_TYPES = ("F32", "F16", "BF16")
-TENSOR_TYPES = FLOAT_TYPES + LEGACY_TYPES + K_TYPES
+TENSOR_TYPES = FLOAT_TYPES + QUANTIZED_TYPES + RANDOM_TYPES
 MIXED = "Q4_K_M"  # as real files: Q4_K, half of v and down Q6_K, output Q6_K
 
 # What a quantizer takes instead when a row is no multiple of 256.
-_FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+_FALLBACK = {
+    "Q2_K": "Q4_0",
+    "Q3_K": "Q4_0",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+    "IQ4_XS": "IQ4_NL",
+}
 
 # Small embeddings make a wrong epsilon visible: mean(x^2) = 1e-4 against 1e-6 or 1e-5.
 EMBEDDING_STD = 0.01
@@ -263,20 +271,24 @@ class Packed:
         return dequantize(self.data, self.type)
 
 
-def random_k_blocks(
+def random_blocks(
     rng: np.random.Generator, rows: int, width: int, type_: Type, std: float
 ) -> Packed:
-    """Valid blocks of Q4_K, Q5_K or Q6_K with every field random, of about the given deviation.
+    """Valid blocks of RANDOM_TYPES with every field random, of about the given deviation.
 
     Some block scales are negative or zero, as quantizers may write them."""
     block, size = GGML_QUANT_SIZES[type_]
     blocks = rng.integers(0, 256, (rows * width // block, size), dtype=np.uint8)
     d = rng.uniform(0.6, 1.4, len(blocks))
-    if type_ is Type.Q6_K:
-        fields = [(208, d * rng.choice([1, 1, 1, -1], len(blocks)))]
+    # Where d stands, and dmin. d*s*q - dmin*m is about zero on average when dmin is d times the
+    # mean of q.
+    with_min = {Type.Q2_K: (80, 82, 1.5), Type.Q4_K: (0, 2, 7.5), Type.Q5_K: (0, 2, 15.5)}
+    if type_ in with_min:
+        at, at_min, mean = with_min[type_]
+        fields = [(at, d), (at_min, d * mean)]
     else:
-        # d*s*q - dmin*m: about zero on average when dmin is d times the mean of q.
-        fields = [(0, d), (2, d * (7.5 if type_ is Type.Q4_K else 15.5))]
+        at = {Type.Q3_K: 108, Type.Q6_K: 208}.get(type_, 0)
+        fields = [(at, d * rng.choice([1, 1, 1, -1], len(blocks)))]
 
     def with_scale(scale: float) -> Packed:
         out = blocks.copy()
@@ -296,16 +308,16 @@ def random_k_blocks(
 def pack(rng: np.random.Generator, tensor: Array, type_name: str) -> Packed:
     """[.., rows, width] float32 in a tensor type, or its usual stand-in for other rows than of 256.
 
-    The K-quants don't approximate `tensor`: they are random blocks of its deviation."""
+    RANDOM_TYPES don't approximate `tensor`: they are random blocks of its deviation."""
     *outer, rows, width = tensor.shape
     if outer:
         flat = pack(rng, tensor.reshape(-1, width), type_name)
         return Packed(flat.data.reshape(*outer, rows, -1), flat.type)
-    if type_name in K_TYPES and width % 256:
-        type_name = _FALLBACK[type_name]
+    if width % 256:
+        type_name = _FALLBACK.get(type_name, type_name)
     type_ = getattr(Type, type_name)
-    if type_name in K_TYPES:
-        return random_k_blocks(rng, rows, width, type_, float(tensor.std()))
+    if type_name in RANDOM_TYPES:
+        return random_blocks(rng, rows, width, type_, float(tensor.std()))
     data = np.ascontiguousarray(quantize(tensor, type_))
     return Packed(data.view(np.uint8).reshape(rows, -1), type_)
 

@@ -4,6 +4,8 @@
 
 #include "kernels.h"
 #include "ops/block_products.h"
+#include "ops/lookup_products.h"
+#include "ops/low_bit_products.h"
 
 namespace draftproof {
 namespace {

@@ -173,8 +173,8 @@ bool quantize32(const float* x, int64_t n, ActBlock32* out) {
 
 template <class S>
 bool quantize256(const float* x, int64_t n, ActBlock256* out) {
-  // Where the sum over 32 of sub-block b stands in sum32.
-  constexpr int kPlace[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+  // Where the sum of sub-block b stands in sum32 and sum16.
+  constexpr int kPlace[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
   bool finite = true;
   for (int64_t b = 0; b < n / 256; ++b, x += 256, ++out) {
     const int32_t bits = magnitude_bits<S, 16>(x);
@@ -186,6 +186,7 @@ bool quantize256(const float* x, int64_t n, ActBlock256* out) {
     const BlockScale scale = block_scale(bits);
     const auto inverse = S::set1(scale.inverse);
     out->d = scale.d;
+    out->sum = 0;
     for (int s = 0; s < 16; s += 2) {
       int32_t sums[2];
       for (int h = 0; h < 2; ++h) {
@@ -193,7 +194,9 @@ bool quantize256(const float* x, int64_t n, ActBlock256* out) {
         S::store_s8(out->q + kLanes * (s + h), q);
         sums[h] = S::ifold_add(q);
         out->sum16_m32[s + h] = -32 * sums[h];
+        out->sum16[kPlace[s + h]] = static_cast<int16_t>(sums[h]);
       }
+      out->sum += sums[0] + sums[1];
       out->sum32[kPlace[s / 2]] = static_cast<int16_t>(sums[0] + sums[1]);
     }
   }

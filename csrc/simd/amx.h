@@ -1,17 +1,15 @@
-// The integer products of nine rows and more by int8 matrix tiles (AMX). Owns these products for
-// the eight quantized types and the tiles they run on; everything else is the avx512 row's.
+// The integer products of nine rows and more by int8 matrix tiles (AMX). Owns the loops over a
+// panel of the quantized types and the tiles they run on; everything else is the avx512 row's.
 //
 // A tile product multiplies up to sixteen rows of activations, 64 inputs deep, with a panel's
 // sixteen outputs: a packed byte vector (lane = output, four inputs per lane) is one row of its
-// second operand. Sub-block scales are folded into the weights beforehand, and a product that
-// doesn't fit a byte is split into two planes, each exact: isum = high << shift + low. Tile sums
-// wrap modulo 2^32 and isum fits int32, so they are the integers of block_products.h.
+// second operand, a plane (amx_planes.h). Tile sums wrap modulo 2^32 and isum fits int32, so they
+// are the integers of the vector products.
 #pragma once
 
 #include <cstddef>
 
-#include "ops/linear.h"
-#include "simd/avx512.h"
+#include "simd/amx_planes.h"
 
 namespace draftproof {
 namespace {
@@ -76,149 +74,6 @@ class HardwareTiles {
   }
 };
 
-// How a block is multiplied: in steps of at most 64 inputs, with one or two planes of weights.
-struct Planes {
-  int steps;
-  bool low_signed;
-  int shift = 0;  // of the high plane; 0: there is none
-  bool high_signed = false;
-};
-template <class Panel>
-constexpr Planes kPlanes{1, false};  // Q4_1, Q5_1
-template <>
-constexpr Planes kPlanes<PanelQ4_0>{1, true};
-template <>
-constexpr Planes kPlanes<PanelQ5_0>{1, true};
-template <>
-constexpr Planes kPlanes<PanelQ8_0>{1, true};
-template <>
-constexpr Planes kPlanes<PanelQ4_K>{4, false, 3};
-template <>
-constexpr Planes kPlanes<PanelQ5_K>{4, false, 3};
-template <>
-constexpr Planes kPlanes<PanelQ6_K>{4, false, 8, true};
-
-constexpr size_t kPlaneBytes = 16 * 64;
-
-struct PlaneSlot {
-  alignas(64) uint8_t bytes[2][kPlaneBytes];  // low and high plane of a step
-  uint8_t apart[1024];  // slots 3 KiB apart are less often the same line to the store buffer
-};
-
-// --- weights of a step as planes -----------------------------------------------------------------
-
-DP_INLINE void put(PlaneSlot& to, int plane, int row, __m512i v) {
-  _mm512_store_si512(to.bytes[plane] + 64 * row, v);
-}
-DP_INLINE __m512i low_nibbles(__m512i v) { return Avx512::and_b(v, 0x0f); }
-DP_INLINE __m512i high_nibbles(__m512i v) { return Avx512::shr_b<4>(v, 0x0f); }
-// v + 16 where `bit` is set.
-DP_INLINE __m512i with_fifth(__m512i v, __m512i bits, int bit) {
-  const __mmask64 set = _mm512_test_epi8_mask(bits, _mm512_set1_epi8(static_cast<char>(1 << bit)));
-  return _mm512_mask_add_epi8(v, set, v, _mm512_set1_epi8(16));
-}
-
-DP_INLINE void unpack_nibbles(const uint8_t (&q)[4][64], int offset, PlaneSlot& to) {
-  const __m512i minus = _mm512_set1_epi8(static_cast<char>(offset));
-  for (int j = 0; j < 4; ++j) {
-    const __m512i v = Avx512::load_b(q[j]);
-    put(to, 0, j, _mm512_sub_epi8(low_nibbles(v), minus));
-    put(to, 0, 4 + j, _mm512_sub_epi8(high_nibbles(v), minus));
-  }
-}
-DP_INLINE void unpack_fives(const uint8_t (&q)[4][64], const uint8_t (&high)[64], int offset,
-                            PlaneSlot& to) {
-  const __m512i minus = _mm512_set1_epi8(static_cast<char>(offset)), bits = Avx512::load_b(high);
-  for (int j = 0; j < 4; ++j) {
-    const __m512i v = Avx512::load_b(q[j]);
-    put(to, 0, j, _mm512_sub_epi8(with_fifth(low_nibbles(v), bits, j), minus));
-    put(to, 0, 4 + j, _mm512_sub_epi8(with_fifth(high_nibbles(v), bits, j + 4), minus));
-  }
-}
-void unpack(const PanelQ4_0& w, int, PlaneSlot& to) { unpack_nibbles(w.q, 8, to); }
-void unpack(const PanelQ4_1& w, int, PlaneSlot& to) { unpack_nibbles(w.q, 0, to); }
-void unpack(const PanelQ5_0& w, int, PlaneSlot& to) { unpack_fives(w.q, w.high, 16, to); }
-void unpack(const PanelQ5_1& w, int, PlaneSlot& to) { unpack_fives(w.q, w.high, 0, to); }
-void unpack(const PanelQ8_0& w, int, PlaneSlot& to) {
-  for (int j = 0; j < 8; ++j) put(to, 0, j, Avx512::load_b(w.q[j]));
-}
-
-// Scale s (0 .. 63) of a sub-block as s & 7 and s >> 3, in both int16 halves of each lane.
-struct SplitScale {
-  __m512i low, high;
-};
-DP_INLINE SplitScale split(__m512i s) {
-  return {_mm512_and_si512(s, _mm512_set1_epi16(7)), _mm512_srli_epi16(s, 3)};
-}
-// Scales of sub-blocks 2 step and 2 step + 1.
-DP_INLINE void scales_of_step(const int32_t (&words)[3][16], int step, SplitScale (&scales)[2]) {
-  const SixBits<Avx512> all = scales_of<Avx512>(words);
-  const __m512i word = step < 2 ? all.low : all.high;
-  const __m512i half = step % 2 == 0 ? _mm512_and_si512(word, _mm512_set1_epi32(0xffff))
-                                     : _mm512_srli_epi32(word, 16);
-  const __m512i pair = _mm512_or_si512(half, _mm512_slli_epi32(half, 16));
-  scales[0] = split(_mm512_and_si512(pair, _mm512_set1_epi16(0xff)));
-  scales[1] = split(_mm512_srli_epi16(pair, 8));
-}
-
-// Weights of at most 31 times factors of at most 7 fit uint8: one int16 multiplication serves two.
-void unpack(const PanelQ4_K& w, int step, PlaneSlot& to) {
-  SplitScale s[2];
-  scales_of_step(w.scales, step, s);
-  // High nibbles stay where they are, times 16; with factors times 2^12 their product is the upper
-  // half of an int32.
-  const __m512i low = _mm512_slli_epi16(s[1].low, 12), high = _mm512_slli_epi16(s[1].high, 12);
-  for (int j = 0; j < 8; ++j) {
-    const __m512i v = Avx512::load_b(w.q[step][j]);
-    const __m512i first = low_nibbles(v), second = Avx512::and_b(v, 0xf0);
-    put(to, 0, j, _mm512_mullo_epi16(first, s[0].low));
-    put(to, 1, j, _mm512_mullo_epi16(first, s[0].high));
-    put(to, 0, 8 + j, _mm512_mulhi_epu16(second, low));
-    put(to, 1, 8 + j, _mm512_mulhi_epu16(second, high));
-  }
-}
-
-void unpack(const PanelQ5_K& w, int step, PlaneSlot& to) {
-  SplitScale s[2];
-  scales_of_step(w.scales, step, s);
-  for (int j = 0; j < 8; ++j) {
-    const __m512i v = Avx512::load_b(w.q[step][j]), bits = Avx512::load_b(w.high[j]);
-    const __m512i first = with_fifth(low_nibbles(v), bits, 2 * step);
-    const __m512i second = with_fifth(high_nibbles(v), bits, 2 * step + 1);
-    put(to, 0, j, _mm512_mullo_epi16(first, s[0].low));
-    put(to, 1, j, _mm512_mullo_epi16(first, s[0].high));
-    put(to, 0, 8 + j, _mm512_mullo_epi16(second, s[1].low));
-    put(to, 1, 8 + j, _mm512_mullo_epi16(second, s[1].high));
-  }
-}
-
-// (u - 32) * s is -4064 .. 4096: its low byte, unsigned, and its high byte, -16 .. 16.
-void unpack(const PanelQ6_K& w, int step, PlaneSlot& to) {
-  const int n = step / 2;
-  const __m512i down = _mm512_set1_epi16(static_cast<short>(4 * (step % 2)));
-  const __m512i even_bytes = _mm512_set1_epi16(0xff), minus = _mm512_set1_epi16(32);
-  const auto sub_block = [&](auto part) DP_INLINED {  // four of them, of sixteen inputs
-    constexpr int h = part / 2;
-    const __m512i scale = Avx512::iload_s8(w.scales[4 * step + part]);
-    const __m512i s = _mm512_or_si512(_mm512_and_si512(scale, _mm512_set1_epi32(0xffff)),
-                                      _mm512_slli_epi32(scale, 16));
-    for (int i = 0; i < 4; ++i) {
-      const int j = 4 * (part % 2) + i;
-      const __m512i low = _mm512_srlv_epi16(Avx512::load_b(w.low[n][h][j]), down);
-      const __m512i bits = _mm512_srlv_epi16(Avx512::load_b(w.high[n][j]), down);
-      const __m512i u = _mm512_or_si512(low_nibbles(low), moved_bits<Avx512, 2 * h, 4>(bits, 0x30));
-      const __m512i even =
-          _mm512_mullo_epi16(_mm512_sub_epi16(_mm512_and_si512(u, even_bytes), minus), s);
-      const __m512i odd = _mm512_mullo_epi16(_mm512_sub_epi16(_mm512_srli_epi16(u, 8), minus), s);
-      put(to, 0, 8 * h + j,
-          _mm512_or_si512(_mm512_and_si512(even, even_bytes), _mm512_slli_epi16(odd, 8)));
-      put(to, 1, 8 * h + j,
-          _mm512_or_si512(_mm512_srli_epi16(even, 8), _mm512_andnot_si512(even_bytes, odd)));
-    }
-  };
-  unroll<4>(sub_block);
-}
-
 // --- products, float steps -----------------------------------------------------------------------
 
 struct TileSums {
@@ -258,16 +113,12 @@ DP_INLINE void add_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, 
   S::F out[M];
   each_row<M>([&](auto m) DP_INLINED {
     isum[m] = S::iload(sums.low[row + m]);
+    if constexpr (kPlanes<Panel>.negated) isum[m] = S::isub(S::izero(), isum[m]);
     if constexpr (kPlanes<Panel>.shift != 0)
       isum[m] = S::iadd(isum[m], S::ishl<kPlanes<Panel>.shift>(S::iload(sums.high[row + m])));
     out[m] = S::load(acc[row + m]);
   });
-  if constexpr (requires { w.dmin; })
-    add_scaled_minus<S>(w.d, w.dmin, w.scales, x, isum, out);
-  else if constexpr (requires { w.m; })
-    add_scaled_plus<S>(w.d, w.m, x, isum, out);
-  else
-    add_scaled<S>(w.d, x, isum, out);
+  add_isum<S>(w, x, isum, out);
   each_row<M>([&](auto m) DP_INLINED { S::store(acc[row + m], out[m]); });
 }
 
@@ -388,6 +239,11 @@ Kernels make_tile_kernels(const char* name) {
   k.linear[8] = tile_panel<Tiles, kLeastRows, PanelQ4_K, ActBlock256, 8>;
   k.linear[9] = tile_panel<Tiles, kLeastRows, PanelQ5_K, ActBlock256, 9>;
   k.linear[10] = tile_panel<Tiles, kLeastRows, PanelQ6_K, ActBlock256, 10>;
+  k.linear[11] = tile_panel<Tiles, kLeastRows, PanelQ2_K, ActBlock256, 11>;
+  k.linear[12] = tile_panel<Tiles, kLeastRows, PanelQ3_K, ActBlock256, 12>;
+  k.linear[13] = tile_panel<Tiles, kLeastRows, PanelIQ4_NL, ActBlock32, 13>;
+  k.linear[14] = tile_panel<Tiles, kLeastRows, PanelIQ4_XS, ActBlock256, 14>;
+  k.linear[15] = tile_panel<Tiles, kLeastRows, PanelMXFP4, ActBlock32, 15>;
   return k;
 }
 

@@ -192,6 +192,17 @@ struct Avx2 {
     return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, v)),
             _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, v))};
   }
+  static B lookup(const uint8_t* table, B w) {
+    const __m256i t =
+        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(t, w.a), _mm256_shuffle_epi8(t, w.b)};
+  }
+  // Upper halves of lanes times zero.
+  static I factor16(I scale) { return iand(scale, iset1(0xffff)); }
+  static I madd16(I acc, I a, I scale) {
+    return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(a.a, scale.a)),
+            _mm256_add_epi32(acc.b, _mm256_madd_epi16(a.b, scale.b))};
+  }
   static __m256i broadcast4(const void* p) {
     int32_t v;
     __builtin_memcpy(&v, p, 4);

@@ -6,11 +6,15 @@
 //   four bits   8 steps: 8 * 2 * 15 * 127 = 30,480
 //   five bits   4 steps: 4 * 2 * 31 * 127 = 31,496
 //   six bits    2 steps: 2 * 2 * 63 * 127 = 32,004
+//   two, three  4 steps: 4 * 2 * 7 * 127 = 7,112
+//   MXFP4       4 steps of values 12 too large: 4 * 2 * 24 * 127 = 24,384
 // so vpmaddubsw never saturates and the int16 sums never wrap. Everything is an exact integer,
 // hence the same bits as the generic products of ops/block_products.h.
 #pragma once
 
 #include "ops/block_products.h"
+#include "ops/lookup_products.h"
+#include "ops/low_bit_products.h"
 #include "simd/avx2.h"
 
 namespace draftproof {
@@ -55,7 +59,7 @@ struct Avx2Products : Avx2 {
       const I s = both_halves(scale_byte<Avx2, b % 4>(b < 4 ? scales.low : scales.high));
       each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], s); });
     });
-    add_scaled_minus<Avx2>(w.d, w.dmin, w.scales, x, isum, acc);
+    add_isum<Avx2>(w, x, isum, acc);
   }
 
   template <int M>
@@ -77,7 +81,7 @@ struct Avx2Products : Avx2 {
       const I s = both_halves(scale_byte<Avx2, b % 4>(b < 4 ? scales.low : scales.high));
       each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], s); });
     });
-    add_scaled_minus<Avx2>(w.d, w.dmin, w.scales, x, isum, acc);
+    add_isum<Avx2>(w, x, isum, acc);
   }
 
   // isum = sum of scale * (sum of u q - 32 sum of q); the second part from the stored sums.
@@ -106,7 +110,70 @@ struct Avx2Products : Avx2 {
         isum[m] = iadd(isum[m], imul(scale, iset1(x[m].sum16_m32[s])));
       });
     });
-    add_scaled<Avx2>(w.d, x, isum, acc);
+    add_isum<Avx2>(w, x, isum, acc);
+  }
+
+  // isum[m] += scale * (sum of u q) of sub-block s; u = weight(i) are four vectors.
+  template <int M, class Weight>
+  DP_INLINE static void add_sub_block(ActRows<ActBlock256> x, int s, I scale, Weight weight,
+                                      I (&isum)[M]) {
+    I sum[M];
+    unroll<4>([&](auto i) DP_INLINED {
+      const B u = weight(i);
+      each_row<M>([&](auto m) DP_INLINED {
+        const I p = pairs(u, x[m].q + 16 * s + 4 * i);
+        sum[m] = i == 0 ? p : add16(sum[m], p);
+      });
+    });
+    const I both = both_halves(scale);
+    each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], both); });
+  }
+
+  template <int M>
+  DP_INLINE static void add_block(const PanelQ2_K& w, ActRows<ActBlock256> x, F (&acc)[M]) {
+    I isum[M];
+    clear(isum);
+    unroll<16>([&](auto s) DP_INLINED {
+      const I scales = iand(iload(w.scales[s / 4]), iset1(0x0f0f0f0f));
+      add_sub_block(
+          x, s, scale_byte<Avx2, s % 4>(scales),
+          [&](auto i) DP_INLINED { return two_bits<Avx2, s, i>(w.q); }, isum);
+    });
+    add_isum<Avx2>(w, x, isum, acc);
+  }
+
+  template <int M>
+  DP_INLINE static void add_block(const PanelQ3_K& w, ActRows<ActBlock256> x, F (&acc)[M]) {
+    I isum[M];
+    clear(isum);
+    const ScaleWords<Avx2> scales = scales_of<Avx2>(w);
+    unroll<16>([&](auto s) DP_INLINED {
+      add_sub_block(
+          x, s, isub(scale_byte<Avx2, s % 4>(scales.word[s / 4]), iset1(32)),
+          [&](auto i) DP_INLINED { return three_bits<Avx2, s, i>(w); }, isum);
+    });
+    take_off_fours<Avx2>(scales, x, isum);
+    add_isum<Avx2>(w, x, isum, acc);
+  }
+
+  template <int M>
+  DP_INLINE static void add_block(const PanelMXFP4& w, ActRows<ActBlock32> x, F (&acc)[M]) {
+    I isum[M];
+    start_at<Avx2>(-12, x, isum);
+    const I one = iset1(0x00010001);
+    unroll<2>([&](auto half) DP_INLINED {
+      I sum[M];
+      unroll<4>([&](auto j) DP_INLINED {
+        const B v = load_b(w.q[j]);
+        const B u = lookup(ValueTable<kMxfp4Values, 12>::kBytes.v, nibble < Avx2, half == 1 > (v));
+        each_row<M>([&](auto m) DP_INLINED {
+          const I p = pairs(u, x[m].q + 16 * half + 4 * j);
+          sum[m] = j == 0 ? p : add16(sum[m], p);
+        });
+      });
+      each_row<M>([&](auto m) DP_INLINED { isum[m] = add_scaled16(isum[m], sum[m], one); });
+    });
+    add_isum<Avx2>(w, x, isum, acc);
   }
 };
 

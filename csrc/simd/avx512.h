@@ -134,6 +134,13 @@ struct Avx512 {
     return dot4_u(acc, _mm512_xor_si512(w, _mm512_set1_epi8(-128)), x);
   }
   static I dot2(I acc, I w, const int16_t* x) { return _mm512_dpwssd_epi32(acc, w, broadcast4(x)); }
+  static B lookup(const uint8_t* table, B w) {
+    const __m128i t = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), w);
+  }
+  // Upper halves of lanes times zero.
+  static I factor16(I scale) { return iand(scale, iset1(0xffff)); }
+  static I madd16(I acc, I a, I scale) { return _mm512_dpwssd_epi32(acc, a, scale); }
   static __m512i broadcast4(const void* p) {
     int32_t v;
     __builtin_memcpy(&v, p, 4);

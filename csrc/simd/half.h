@@ -1,11 +1,19 @@
 // float16 and bfloat16 to and from float32 in plain integer code: exact widening, one rounding to
-// nearest even when narrowing, no dependence on the floating-point environment.
+// nearest even when narrowing, no dependence on the floating-point environment. And MXFP4's scale.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 namespace draftproof {
+
+// 2^(e - 128), denormal for e = 0 and 1.
+inline float exponent_to_float(uint8_t e) {
+  const uint32_t bits = e < 2 ? uint32_t{0x00200000} << e : (static_cast<uint32_t>(e) - 1) << 23;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
 
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;

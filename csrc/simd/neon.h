@@ -260,6 +260,14 @@ struct Neon {
     const int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(four));
     return ieach([=](auto s, auto u) { return vdotq_s32(s, vreinterpretq_s8_u8(u), v); }, acc, w);
   }
+  static B lookup(const uint8_t* table, B w) {
+    const uint8x16_t t = vld1q_u8(table);
+    return beach([=](auto u) { return vqtbl1q_u8(t, u); }, w);
+  }
+  static I factor16(I scale) { return scale; }
+  static I madd16(I acc, I a, I scale) {
+    return ieach([](auto s, auto u, auto v) { return vmlaq_s32(s, u, v); }, acc, a, scale);
+  }
   static I dot2(I acc, I w, const int16_t* x) {
     const int16_t first = x[0], second = x[1];
     return ieach(

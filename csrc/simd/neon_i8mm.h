@@ -3,6 +3,8 @@
 #pragma once
 
 #include "ops/block_products.h"
+#include "ops/lookup_products.h"
+#include "ops/low_bit_products.h"
 #include "simd/neon.h"
 
 namespace draftproof {
@@ -120,6 +122,29 @@ DP_INLINE void multiply_k(const int32_t (&scales)[3][16], ActRows<ActBlock256> x
   }
 }
 
+// Logical, by n >= 0 known at run time only.
+DP_INLINE Neon::I shifted_right(Neon::I v, int n) {
+  const int32x4_t by = vdupq_n_s32(-n);
+  return Neon::ieach(
+      [=](auto u) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(u), by)); }, v);
+}
+
+// Vector i of sub-block s of Q2_K and Q3_K, register r.
+DP_INLINE uint8x16_t two_bits_at(const uint8_t (&q)[2][8][64], int s, int i, int r) {
+  const uint8x16_t v = vld1q_u8(q[s / 8][s % 2 * 4 + i] + 16 * r);
+  return vandq_u8(moved(v, -2 * (s % 8 / 2)), vdupq_n_u8(0x03));
+}
+
+// Weights of 32 inputs out of a table of int8.
+template <const int8_t (&kValues)[16]>
+DP_INLINE auto values_at(const uint8_t (&q)[4][64]) {
+  return [&q](auto j, auto r) DP_INLINED {
+    const uint8x16_t v = vld1q_u8(q[j % 4] + 16 * r);
+    const uint8x16_t table = vld1q_u8(ValueTable<kValues, 0>::kBytes.v);
+    return vqtbl1q_u8(table, j < 4 ? low_nibble(v) : vshrq_n_u8(v, 4));
+  };
+}
+
 struct NeonI8mm : Neon {
   static constexpr const char* kName = "neon_i8mm";
 
@@ -130,7 +155,7 @@ struct NeonI8mm : Neon {
     I isum[M];
     start_at<Neon>(-8, x, isum);
     multiply_nibbles(w.q, x, isum);
-    add_scaled<Neon>(w.d, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -139,7 +164,7 @@ struct NeonI8mm : Neon {
     I isum[M];
     for (int m = 0; m < M; ++m) isum[m] = izero();
     multiply_nibbles(w.q, x, isum);
-    add_scaled_plus<Neon>(w.d, w.m, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -148,7 +173,7 @@ struct NeonI8mm : Neon {
     I isum[M];
     start_at<Neon>(-16, x, isum);
     multiply_fives(w.q, w.high, x, isum);
-    add_scaled<Neon>(w.d, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -157,7 +182,7 @@ struct NeonI8mm : Neon {
     I isum[M];
     for (int m = 0; m < M; ++m) isum[m] = izero();
     multiply_fives(w.q, w.high, x, isum);
-    add_scaled_plus<Neon>(w.d, w.m, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -167,7 +192,7 @@ struct NeonI8mm : Neon {
     for (int m = 0; m < M; ++m) isum[m] = izero();
     const auto weight = [&](auto j, auto r) DP_INLINED { return vld1q_u8(w.q[j] + 16 * r); };
     multiply<8>(x, 0, isum, weight, kPlain);
-    add_scaled<Neon>(w.d, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -177,7 +202,7 @@ struct NeonI8mm : Neon {
     multiply_k(w.scales, x, isum, [&](int b, auto j, auto r) DP_INLINED {
       return low_nibble(moved(vld1q_u8(w.q[b / 2][j] + 16 * r), -4 * (b % 2)));
     });
-    add_scaled_minus<Neon>(w.d, w.dmin, w.scales, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -189,7 +214,7 @@ struct NeonI8mm : Neon {
       const uint8x16_t bit = moved(vld1q_u8(w.high[j] + 16 * r), 4 - b);
       return vorrq_u8(low, vandq_u8(bit, vdupq_n_u8(0x10)));
     });
-    add_scaled_minus<Neon>(w.d, w.dmin, w.scales, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
   }
 
   template <int M>
@@ -209,7 +234,73 @@ struct NeonI8mm : Neon {
       };
       multiply<4>(x, 16 * s, isum, weight, times(iload_s8(w.scales[s])));
     }
-    add_scaled<Neon>(w.d, x, isum, acc);
+    add_isum<Neon>(w, x, isum, acc);
+  }
+
+  template <int M>
+    requires(M % 2 == 0)
+  DP_INLINE static void add_block(const PanelQ2_K& w, ActRows<ActBlock256> x, F (&acc)[M]) {
+    I isum[M];
+    for (int m = 0; m < M; ++m) isum[m] = izero();
+#pragma GCC unroll 1
+    for (int s = 0; s < 16; ++s) {
+      const auto weight = [&](auto i, auto r) DP_INLINED { return two_bits_at(w.q, s, i, r); };
+      const I word = shifted_right(iload(w.scales[s / 4]), 8 * (s % 4));
+      multiply<4>(x, 16 * s, isum, weight, times(iand(word, iset1(0x0f))));
+    }
+    add_isum<Neon>(w, x, isum, acc);
+  }
+
+  template <int M>
+    requires(M % 2 == 0)
+  DP_INLINE static void add_block(const PanelQ3_K& w, ActRows<ActBlock256> x, F (&acc)[M]) {
+    I isum[M];
+    for (int m = 0; m < M; ++m) isum[m] = izero();
+    const ScaleWords<Neon> scales = scales_of<Neon>(w);
+#pragma GCC unroll 1
+    for (int s = 0; s < 16; ++s) {
+      const auto weight = [&](auto i, auto r) DP_INLINED {  // -4 .. 3
+        const uint8x16_t high = moved(vld1q_u8(w.high[s % 2 * 4 + i] + 16 * r), 2 - s / 2);
+        const uint8x16_t u = vorrq_u8(two_bits_at(w.q, s, i, r), vandq_u8(high, vdupq_n_u8(0x04)));
+        return vsubq_u8(u, vdupq_n_u8(4));
+      };
+      const I word = iand(shifted_right(scales.word[s / 4], 8 * (s % 4)), iset1(0xff));
+      multiply<4>(x, 16 * s, isum, weight, times(isub(word, iset1(32))));
+    }
+    add_isum<Neon>(w, x, isum, acc);
+  }
+
+  template <int M>
+    requires(M % 2 == 0)
+  DP_INLINE static void add_block(const PanelIQ4_NL& w, ActRows<ActBlock32> x, F (&acc)[M]) {
+    I isum[M];
+    for (int m = 0; m < M; ++m) isum[m] = izero();
+    multiply<8>(x, 0, isum, values_at<kIq4Values>(w.q), kPlain);
+    add_isum<Neon>(w, x, isum, acc);
+  }
+
+  template <int M>
+    requires(M % 2 == 0)
+  DP_INLINE static void add_block(const PanelMXFP4& w, ActRows<ActBlock32> x, F (&acc)[M]) {
+    I isum[M];
+    for (int m = 0; m < M; ++m) isum[m] = izero();
+    multiply<8>(x, 0, isum, values_at<kMxfp4Values>(w.q), kPlain);
+    add_isum<Neon>(w, x, isum, acc);
+  }
+
+  template <int M>
+    requires(M % 2 == 0)
+  DP_INLINE static void add_block(const PanelIQ4_XS& w, ActRows<ActBlock256> x, F (&acc)[M]) {
+    I isum[M];
+    for (int m = 0; m < M; ++m) isum[m] = izero();
+    const I high = as_int(load_bf16(w.scales_high));  // in the upper halves of the lanes
+#pragma GCC unroll 1
+    for (int b = 0; b < 8; ++b) {
+      const I scale = ior(iand(shifted_right(iload(w.scales_low), 4 * b), iset1(0x0f)),
+                          iand(shifted_right(high, 12 + 2 * b), iset1(0x30)));
+      multiply<8>(x, 32 * b, isum, values_at<kIq4Values>(w.q[b]), times(isub(scale, iset1(32))));
+    }
+    add_isum<Neon>(w, x, isum, acc);
   }
 };
 

@@ -235,6 +235,10 @@ struct Scalar {
   static B shl_b(B a, uint8_t mask) {
     return bmap([&](int i) { return (a.v[i] << N) & mask; });
   }
+  // table[w[i]], 16-byte aligned; w at most 15.
+  static B lookup(const uint8_t* table, B w) {
+    return bmap([&](int i) { return table[w.v[i]]; });
+  }
   // acc[r] += sum over t of w[4r+t] * x[t]; weights unsigned (see kFullU8), x int8.
   static I dot4_u(I acc, B w, const int8_t* x) {
     return imap([&](int r) {
@@ -258,6 +262,9 @@ struct Scalar {
       return acc.v[r] + lo * x[0] + hi * x[1];
     });
   }
+  // acc + a * scale where both fit int16; `scale` in the form that factor16 gives.
+  static I factor16(I scale) { return scale; }
+  static I madd16(I acc, I a, I scale) { return iadd(acc, imul(a, scale)); }
   static void prefetch(const void*) {}
 };
 

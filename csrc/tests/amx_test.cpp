@@ -26,10 +26,14 @@ struct TypeCase {
   int products;  // tile products of a block
 };
 const TypeCase kTypes[] = {
-    {WeightType::kQ4_0, 0x00, {0}, 1},    {WeightType::kQ4_1, 0xff, {0, 2}, 1},
-    {WeightType::kQ5_0, 0x00, {0}, 1},    {WeightType::kQ5_1, 0xff, {0, 2}, 1},
-    {WeightType::kQ8_0, 0x80, {0}, 1},    {WeightType::kQ4_K, 0xff, {0, 2}, 8},
-    {WeightType::kQ5_K, 0xff, {0, 2}, 8}, {WeightType::kQ6_K, 0x00, {208}, 8}};
+    {WeightType::kQ4_0, 0x00, {0}, 1},      {WeightType::kQ4_1, 0xff, {0, 2}, 1},
+    {WeightType::kQ5_0, 0x00, {0}, 1},      {WeightType::kQ5_1, 0xff, {0, 2}, 1},
+    {WeightType::kQ8_0, 0x80, {0}, 1},      {WeightType::kQ4_K, 0xff, {0, 2}, 8},
+    {WeightType::kQ5_K, 0xff, {0, 2}, 8},   {WeightType::kQ6_K, 0x00, {208}, 8},
+    {WeightType::kQ2_K, 0xff, {80, 82}, 4}, {WeightType::kQ3_K, 0x00, {108}, 4},
+    {WeightType::kIQ4_NL, 0x00, {0}, 1},    {WeightType::kIQ4_XS, 0x00, {0}, 8},
+    {WeightType::kMXFP4, 0x77, {}, 1}};
+static_assert(sizeof kTypes / sizeof *kTypes == kNumWeightTypes - 3);  // all but the float types
 
 enum class Profile { kTypical, kExtreme, kBound };
 
@@ -47,6 +51,10 @@ std::vector<uint8_t> source_of(Random& random, const TypeCase& c, Profile profil
       block[i] = static_cast<uint8_t>(filled ? fill : random.below(256));
     if (filled && c.type == WeightType::kQ6_K)
       std::memset(block + 192, profile == Profile::kBound ? 0x80 : random.pick({0x80, 0x7f}), 16);
+    if (c.type == WeightType::kMXFP4)  // the scale, 2^(e - 128)
+      block[0] = static_cast<uint8_t>(profile == Profile::kTypical ? 112 + random.below(12)
+                                      : profile == Profile::kBound ? 128
+                                                                   : random.pick({0, 1, 60, 180}));
     for (const size_t offset : c.halves) {
       auto d = static_cast<uint16_t>((random.coin() ? 0x8000 : 0) | (0x1000 + random.below(8192)));
       if (profile == Profile::kExtreme)

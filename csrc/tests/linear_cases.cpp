@@ -1,4 +1,4 @@
-// Linear kernels of all eleven weight types: equal to the scalar row one row at a time, for tiles
+// Linear kernels of all weight types: equal to the scalar row one row at a time, for tiles
 // and tails, typical and extreme blocks; at the integer bounds; and near to what the weights say.
 #include <algorithm>
 #include <cmath>
@@ -9,10 +9,12 @@
 namespace draftproof::test {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBF16,
-                                 WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ5_0,
-                                 WeightType::kQ5_1, WeightType::kQ8_0, WeightType::kQ4_K,
-                                 WeightType::kQ5_K, WeightType::kQ6_K};
+constexpr WeightType kTypes[] = {
+    WeightType::kF32,  WeightType::kF16,    WeightType::kBF16,   WeightType::kQ4_0,
+    WeightType::kQ4_1, WeightType::kQ5_0,   WeightType::kQ5_1,   WeightType::kQ8_0,
+    WeightType::kQ4_K, WeightType::kQ5_K,   WeightType::kQ6_K,   WeightType::kQ2_K,
+    WeightType::kQ3_K, WeightType::kIQ4_NL, WeightType::kIQ4_XS, WeightType::kMXFP4};
+static_assert(sizeof kTypes / sizeof *kTypes == kNumWeightTypes);
 constexpr int kRows = 130;
 
 enum class Profile { kTypical, kExtreme };
@@ -24,6 +26,12 @@ std::vector<size_t> half_offsets(WeightType type) {
   switch (type) {
     case WeightType::kQ6_K:
       return {208};
+    case WeightType::kQ2_K:
+      return {80, 82};
+    case WeightType::kQ3_K:
+      return {108};
+    case WeightType::kMXFP4:
+      return {};
     case WeightType::kQ4_1:
     case WeightType::kQ5_1:
     case WeightType::kQ4_K:
@@ -77,6 +85,10 @@ std::vector<uint8_t> source_of(Random& random, WeightType type, Profile profile,
       block[i] = static_cast<uint8_t>(filled ? fill : random.below(256));
     if (filled && type == WeightType::kQ6_K)
       std::memset(block + 192, random.pick({0x80, 0x7f, 0x00}), 16);
+    if (type == WeightType::kMXFP4)  // 2^(e - 128): denormal, small, as usual, great
+      block[0] =
+          static_cast<uint8_t>(profile == Profile::kExtreme ? random.pick({0, 1, 2, 60, 128, 180})
+                                                            : 112 + random.below(12));
     for (const size_t offset : half_offsets(type)) {
       uint16_t d = half(random, 4, 10);
       if (profile == Profile::kExtreme)
@@ -277,6 +289,7 @@ void test_bound(Report& report, WeightType type, uint8_t fill, float expected) {
   for (size_t r = 0; r < kLanes; ++r) {
     uint8_t* block = source.data() + r * t.source_block_bytes;
     if (type == WeightType::kQ6_K) std::memset(block + 192, 0x80, 16);
+    if (type == WeightType::kMXFP4) block[0] = 128;
     for (const size_t offset : half_offsets(type)) std::memcpy(block + offset, &one, 2);
   }
   const size_t row_bytes = act_bytes(t.form, t.block_inputs);
@@ -329,7 +342,7 @@ void test_linear(Report& report) {
       test_shape(report, type, {inputs, outputs, profile, bias, residual}, false);
     }
   }
-  // |isum| of the type, and -msum (K types) or +msum (Q4_1, Q5_1) where there is a min of 63 or 1.
+  // |isum| of the type, and -msum (K types) or +msum (Q4_1, Q5_1) where there is a greatest min.
   test_bound(report, WeightType::kQ4_0, 0x00, -32512.0f);
   test_bound(report, WeightType::kQ4_1, 0xff, 60960.0f + 4064.0f);
   test_bound(report, WeightType::kQ5_0, 0x00, -65024.0f);
@@ -338,6 +351,14 @@ void test_linear(Report& report) {
   test_bound(report, WeightType::kQ4_K, 0xff, 30723840.0f - 2048256.0f);
   test_bound(report, WeightType::kQ5_K, 0xff, 63495936.0f - 2048256.0f);
   test_bound(report, WeightType::kQ6_K, 0x00, 133169152.0f);
+  test_bound(report, WeightType::kQ2_K, 0xff, 1463040.0f - 487680.0f);
+  test_bound(report, WeightType::kQ3_K, 0x00, 4161536.0f);
+  test_bound(report, WeightType::kQ3_K, 0xff,
+             3023616.0f);  // the greatest product before its offset
+  test_bound(report, WeightType::kIQ4_NL, 0x00, -516128.0f);
+  test_bound(report, WeightType::kIQ4_XS, 0x00, 132128768.0f);
+  test_bound(report, WeightType::kMXFP4, 0x77, 48768.0f);
+  test_bound(report, WeightType::kMXFP4, 0xff, -48768.0f);
   // Every row has functions of its own: none is the scalar row's under another name. (The amx row
   // has the avx512 row's for float types.)
   const auto& rows = available_kernels();

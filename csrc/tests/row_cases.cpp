@@ -35,6 +35,46 @@ Words quantized(bool (*quantize)(const float*, int64_t, Block*), const std::vect
   return words;
 }
 
+// The sums that Q2_K and Q3_K read, beside what the digest of "quantize256" is of.
+using Sums = std::vector<int32_t>;
+Sums sums_of(const Words& words) {
+  Sums out;
+  const auto* blocks = reinterpret_cast<const ActBlock256*>(words.data());
+  for (size_t b = 0; b < (words.size() - 1) * sizeof(uint32_t) / sizeof(ActBlock256); ++b) {
+    out.push_back(blocks[b].sum);
+    out.insert(out.end(), blocks[b].sum16, blocks[b].sum16 + 16);
+  }
+  return out;
+}
+Words without_sums(const Words& words) {
+  Words out;
+  const auto* blocks = reinterpret_cast<const ActBlock256*>(words.data());
+  for (size_t b = 0; b < (words.size() - 1) * sizeof(uint32_t) / sizeof(ActBlock256); ++b) {
+    const size_t at = out.size();
+    out.resize(at + 85);
+    std::memcpy(&out[at], &blocks[b].d, 4);
+    std::memcpy(&out[at + 1], blocks[b].sum16_m32, 64);
+    std::memcpy(&out[at + 17], blocks[b].sum32, 16);
+    std::memcpy(&out[at + 21], blocks[b].q, 256);
+  }
+  out.push_back(words.back());
+  return out;
+}
+// By another route: in ascending order, then put in the kernel's.
+Sums sums_of_quants(const Words& words) {
+  Sums out;
+  const auto* blocks = reinterpret_cast<const ActBlock256*>(words.data());
+  for (size_t b = 0; b < (words.size() - 1) * sizeof(uint32_t) / sizeof(ActBlock256); ++b) {
+    int32_t sums[16] = {}, all = 0;
+    for (int i = 0; i < 256; ++i) sums[i / 16] += blocks[b].q[i];
+    for (const int32_t sum : sums) all += sum;
+    out.push_back(all);
+    for (int four = 0; four < 16; four += 4)
+      for (const int i : {0, 2, 1, 3}) out.push_back(sums[four + i]);
+  }
+  return out;
+}
+
 // What a quantized block must be whatever the code: the integers of the definition, by another
 // route.
 template <class Block>
@@ -76,8 +116,12 @@ void test_quantize(Report& report) {
       for (float& v : x) v *= 0x1p-61f;  // around the smallest block that isn't zero
     const auto a = compare_rows(report, "quantize32", true, 1,
                                 [&](const Kernels& k) { return quantized(k.quantize32, x, 32); });
-    const auto b = compare_rows(report, "quantize256", true, 1,
-                                [&](const Kernels& k) { return quantized(k.quantize256, x, 256); });
+    const auto b = quantized(scalar_kernels().quantize256, x, 256);
+    compare_rows(report, "quantize256", true, 1,
+                 [&](const Kernels& k) { return without_sums(quantized(k.quantize256, x, 256)); });
+    for (const Kernels* row : available_kernels())
+      report.check(sums_of(quantized(row->quantize256, x, 256)) == sums_of_quants(b),
+                   "quantize256: row %s, kind %d: sums", row->name, kind);
     const bool finite = kind != 16 && kind != 17;
     report.check((a.back() == 1) == finite, "quantize32: finiteness of kind %d", kind);
     report.check((b.back() == 1) == finite, "quantize256: finiteness of kind %d", kind);

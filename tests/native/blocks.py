@@ -45,6 +45,11 @@ TYPES = {
         BlockType("q4_k", 12, 256, 144, (0,), (2,)),
         BlockType("q5_k", 13, 256, 176, (0,), (2,)),
         BlockType("q6_k", 14, 256, 210, (208,)),
+        BlockType("q2_k", 10, 256, 84, (80,), (82,)),
+        BlockType("q3_k", 11, 256, 110, (108,)),
+        BlockType("iq4_nl", 20, 32, 18, (0,)),
+        BlockType("iq4_xs", 23, 256, 136, (0,)),
+        BlockType("mxfp4", 39, 32, 17),
     )
 }
 WEIGHT_KINDS = ("random", "zeros", "max", "denormal", "huge", "negative")
@@ -67,10 +72,22 @@ def weight_bytes(type_: BlockType, kind: str, out: int, width: int, seed: int) -
         if type_.name == "q6_k":
             blocks[:, 192:208] = np.where(rng.random((count, 1)) < 0.5, 0x80, 0x7F)
             blocks[::3, :192] = 0  # q = -32
+        if type_.name in ("q3_k", "iq4_nl", "iq4_xs"):
+            blocks[::3] = 0  # least value, and a scale of -32
+        if type_.name == "mxfp4":
+            blocks[:, 1:] = np.where(rng.random((count, 1)) < 0.5, 0x77, 0xFF)
+    if type_.name == "mxfp4":
+        blocks[:, 0] = _exponents(kind, count, rng)
     for offset in type_.halves + type_.mins:
         half = _halves(kind, count, offset in type_.mins, rng)
         blocks[:, offset : offset + 2] = half.view(np.uint8).reshape(count, 2)
     return blocks.reshape(out, -1)
+
+
+def _exponents(kind: str, count: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """The scales of MXFP4, 2^(e - 128): e = 0 and 1 are float32 denormals, 255 is refused."""
+    span = {"denormal": (0, 4), "huge": (150, 165), "max": (160, 161)}.get(kind, (110, 124))
+    return rng.integers(*span, count).astype(np.uint8)
 
 
 def _halves(kind: str, count: int, is_min: bool, rng: np.random.Generator) -> NDArray[np.float16]:

@@ -18,6 +18,10 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.float32]
 
+# What four bits stand for; MXFP4 doubled.
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -50,6 +54,13 @@ def _fifth_bits(qh: Bytes) -> Ints:
     return (word[..., None] >> np.arange(32)) & 1
 
 
+def _pairs(qs: Bytes) -> Ints:
+    """64 bytes -> 256: of each half the lowest two bits of its bytes, then the next, ..."""
+    halves = qs.reshape(*qs.shape[:-1], 2, 32)
+    parts = [halves[..., n, :] >> 2 * g & 3 for n in range(2) for g in range(4)]
+    return np.concatenate(parts, axis=-1).astype(np.int64)
+
+
 def _six_bit_scales(raw: Bytes) -> tuple[Ints, Ints]:
     """Twelve bytes -> eight scales, eight mins."""
     s = raw.astype(np.int64)
@@ -78,6 +89,33 @@ def decode(type_: BlockType, data: Bytes, out: int, width: int) -> Decoded:
     if name == "q8_0":
         q = b[..., 2:].view(np.int8).astype(np.int64)
         return Decoded(_half(b[..., :2]), None, q, ones, ones)
+    if name == "iq4_nl":
+        q = IQ4[_nibbles_in_halves(b[..., 2:])]
+        return Decoded(_half(b[..., :2]), None, q, ones, ones)
+    if name == "mxfp4":
+        d = np.ldexp(F32(1), b[..., 0].astype(np.int64) - 128).astype(np.float32)
+        return Decoded(d, None, MXFP4[_nibbles_in_halves(b[..., 1:])], ones, ones)
+    if name == "iq4_xs":
+        q = IQ4[_nibbles_in_halves(b[..., 8:].reshape(*b.shape[:2], 8, 16))]
+        high = b[..., 2].astype(np.int64) | b[..., 3].astype(np.int64) << 8
+        low = np.stack([b[..., 4 + s // 2] >> 4 * (s % 2) & 15 for s in range(8)], -1)
+        top = np.stack([high >> 2 * s & 3 for s in range(8)], -1)
+        scale = (low.astype(np.int64) | top << 4) - 32
+        return Decoded(_half(b[..., :2]), None, q.reshape(*b.shape[:2], 256), scale, ones)
+    if name == "q2_k":
+        q = _pairs(b[..., 16:80])
+        scale = (b[..., :16] & 15).astype(np.int64)
+        mins = (b[..., :16] >> 4).astype(np.int64)
+        return Decoded(_half(b[..., 80:82]), -_half(b[..., 82:84]), q, scale, mins)
+    if name == "q3_k":
+        mask, raw = b[..., :32].astype(np.int64), b[..., 96:108].astype(np.int64)
+        third = np.concatenate([mask >> s & 1 for s in range(8)], -1)
+        q = _pairs(b[..., 32:96]) + 4 * third - 4
+        sixteen = [
+            (raw[..., k % 8] >> 4 * (k // 8) & 15) | (raw[..., 8 + k % 4] >> 2 * (k // 4) & 3) << 4
+            for k in range(16)
+        ]
+        return Decoded(_half(b[..., 108:110]), None, q, np.stack(sixteen, -1) - 32, ones)
     if name == "q6_k":
         low, high = b[..., :128].astype(np.int64), b[..., 128:192].astype(np.int64)
         parts = []

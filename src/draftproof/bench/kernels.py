@@ -42,6 +42,7 @@ _SCALES: dict[str, tuple[int, ...]] = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
+    "MXFP4": (),
 }
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -197,6 +198,8 @@ def random_blocks(kind: str, shape: Shape) -> NDArray[np.uint8]:
     number = next(n for n, t in GGML_TYPES.items() if t.name == kind)
     block = GGML_TYPES[number]
     few = rng.integers(0, 256, (1 << 12, block.block_bytes), dtype=np.uint8)
+    if kind == "MXFP4":
+        few[:, 0] = 120  # 2^(e - 128)
     for offset in _SCALES[kind]:
         few[:, offset : offset + 2] = np.array([0.01], np.float16).view(np.uint8)
     return np.resize(few, (count // block.block_elems, block.block_bytes)).reshape(-1)

@@ -29,6 +29,7 @@ class GgmlType:
     block_bytes: int
 
 
+# Those that can be read: every one has a rule below and a packing in the kernels.
 GGML_TYPES: dict[int, GgmlType] = {
     0: GgmlType("F32", 1, 4),
     1: GgmlType("F16", 1, 2),
@@ -83,6 +84,13 @@ def ggml_type_name(ggml_type: int) -> str:
     known = GGML_TYPES.get(ggml_type)
     name = known.name if known else OTHER_TYPE_NAMES.get(ggml_type)
     return f"{name} ({ggml_type})" if name else f"number {ggml_type}"
+
+
+# What four bits stand for. MXFP4's values are doubled and its scale halved.
+_IQ4_VALUES = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
+)
+_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
 
 def _half(blocks: ByteArray, at: int) -> F32Array:
@@ -142,6 +150,55 @@ def _q8_0(blocks: ByteArray) -> F32Array:
     return _half(blocks, 0) * blocks[:, 2:34].view(np.int8).astype(np.float32)
 
 
+def _iq4_nl(blocks: ByteArray) -> F32Array:
+    return _half(blocks, 0) * _IQ4_VALUES[_nibbles(blocks[:, 2:18])]
+
+
+def _mxfp4(blocks: ByteArray) -> F32Array:
+    exponent = blocks[:, 0:1].astype(np.uint32)
+    bits = np.where(exponent < 2, np.uint32(0x00200000) << exponent, (exponent - 1) << 23)
+    scale: F32Array = bits.astype(np.uint32).view(np.float32)
+    return scale * _MXFP4_VALUES[_nibbles(blocks[:, 1:17])]
+
+
+def _two_bits(packed: ByteArray) -> ByteArray:
+    """The 64 bytes of 2-bit quants of Q2_K and Q3_K as (blocks, 2, 4, 32)."""
+    shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
+    pairs: ByteArray = np.bitwise_and(packed.reshape(-1, 2, 1, 32) >> shifts, np.uint8(3))
+    return pairs
+
+
+def _q2_k(blocks: ByteArray) -> F32Array:
+    scales = (_half(blocks, 80) * (blocks[:, 0:16] & 15).astype(np.float32))[:, :, None]
+    low = (_half(blocks, 82) * (blocks[:, 0:16] >> 4).astype(np.float32))[:, :, None]
+    values: F32Array = scales * _two_bits(blocks[:, 16:80]).reshape(-1, 16, 16).astype(np.float32)
+    values -= low
+    return values.reshape(-1, 256)
+
+
+def _q3_k(blocks: ByteArray) -> F32Array:
+    packed = blocks[:, 96:108]
+    shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 4, 1)
+    high = ((packed[:, None, 8:12] >> shifts) & 3).reshape(-1, 16) << 4
+    scales = (_nibbles(packed[:, 0:8]) | high).astype(np.int8) - np.int8(32)
+    bits = np.unpackbits(blocks[:, 0:32, None], axis=2, bitorder="little")
+    third = bits.transpose(0, 2, 1).reshape(-1, 2, 4, 32) << 2  # bit 4n+g: element 128n+32g+byte
+    q: I8Array = (_two_bits(blocks[:, 32:96]) | third).astype(np.int8) - np.int8(4)
+    scale = (_half(blocks, 108) * scales.astype(np.float32))[:, :, None]
+    values: F32Array = scale * q.reshape(-1, 16, 16).astype(np.float32)
+    return values.reshape(-1, 256)
+
+
+def _iq4_xs(blocks: ByteArray) -> F32Array:
+    b = np.arange(8)
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2").astype(np.int32)
+    low = np.ascontiguousarray(blocks[:, 4:8]).view("<u4")
+    scales = ((low >> (4 * b).astype(np.uint32)) & 15).astype(np.int32) | ((high >> 2 * b) & 3) << 4
+    scale = (_half(blocks, 0) * (scales - 32).astype(np.float32))[:, :, None]
+    values = _IQ4_VALUES[_nibbles(blocks[:, 8:136].reshape(-1, 16))].reshape(-1, 8, 32)
+    return (scale * values).reshape(-1, 256)
+
+
 def _k_scales(packed: ByteArray) -> tuple[F32Array, F32Array]:
     """The 12 scale bytes of Q4_K and Q5_K to eight 6-bit scales and mins, each (blocks, 8)."""
     first, second, third = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
@@ -194,10 +251,15 @@ _WIDEN: dict[int, Callable[[ByteArray], F32Array]] = {
     6: _q5_0,
     7: _q5_1,
     8: _q8_0,
+    10: _q2_k,
+    11: _q3_k,
     12: _q4_k,
     13: _q5_k,
     14: _q6_k,
+    20: _iq4_nl,
+    23: _iq4_xs,
     30: _bf16,
+    39: _mxfp4,
 }
 
 
@@ -210,10 +272,9 @@ def dequantize(
     order of the factors. Non-finite scales propagate. Raises ValueError for a type without a rule
     here and for data whose length doesn't fit the shape.
     """
-    widen = _WIDEN.get(ggml_type)
-    if widen is None:
+    kind = GGML_TYPES.get(ggml_type)
+    if kind is None:
         raise ValueError(f"no dequantization for tensor type {ggml_type_name(ggml_type)}")
-    kind = GGML_TYPES[ggml_type]
     raw = np.frombuffer(data, dtype=np.uint8)
     elements = math.prod(shape)
     if (shape and shape[-1] % kind.block_elems) or (
@@ -221,4 +282,4 @@ def dequantize(
     ):
         raise ValueError(f"{raw.size} bytes of {kind.name} don't make the shape {tuple(shape)}")
     with np.errstate(invalid="ignore", over="ignore"):
-        return widen(raw.reshape(-1, kind.block_bytes)).reshape(tuple(shape))
+        return _WIDEN[ggml_type](raw.reshape(-1, kind.block_bytes)).reshape(tuple(shape))

@@ -36,7 +36,6 @@ Progress = Callable[[str, int, "int | None"], None]
 
 DEFAULT_CONTEXT = 32768
 MIN_CONTEXT = 512
-PACKABLE = frozenset({0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14})
 OVERHEAD_BYTES = 200 << 20  # interpreter, tokenizer, row buffers, scratch
 OPTIONAL_TENSORS = frozenset({"rope_freqs.weight"})
 
@@ -210,11 +209,6 @@ def _checked_tensors(file: GgufFile, family: ModuleType, model: ModelConfig) -> 
         kind = GGML_TYPES[tensor.ggml_type].name
         if len(shape) == 1 and tensor.ggml_type != 0:
             raise file.error(f"{name} is {kind}, F32 is needed")
-        if tensor.ggml_type not in PACKABLE:
-            raise file.error(
-                f"{name} has the type {kind}, which isn't supported",
-                "use a file with Q4_K_M, Q8_0, F16 or another of the common types",
-            )
     for name in file.tensors:
         if name not in expected and name not in OPTIONAL_TENSORS:
             raise file.error(
