@@ -20,7 +20,12 @@ class InvalidRequestError(DraftproofError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """The prompt doesn't fit into the context; the message has both numbers."""
+    """The prompt doesn't fit into the context; the message has both numbers, in tokens."""
+
+    def __init__(self, message: str, prompt_tokens: int = 0, context: int = 0) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.context = context
 
 
 class OutOfMemoryError(DraftproofError):

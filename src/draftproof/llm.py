@@ -331,6 +331,10 @@ class LLM:
         """The text of token ids, control tokens left out."""
         return self._model.tokenizer.decode(ids)
 
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that a token stands for."""
+        return self._model.tokenizer.token_bytes(id)
+
     def render(self, messages: str | Messages, tools: Tools | None = None, **template: Any) -> str:
         """The prompt of a conversation as text, to look at."""
         return self._model.chat_template.render(_messages(messages), tools=tools, **template)

@@ -122,7 +122,9 @@ class Engine:
         if num_prompt >= self._context:
             raise ContextLengthError(
                 f"the prompt has {num_prompt} tokens, the context {self._context} including the "
-                "answer: shorten the prompt or raise --ctx"
+                "answer: shorten the prompt or raise --ctx",
+                num_prompt,
+                self._context,
             )
         if not 0 <= min(request.tokens) <= max(request.tokens) < self._vocab_size:
             raise InvalidRequestError(

@@ -1,0 +1,175 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from draftproof.outputs import Completion
+from draftproof.server.errors import bad_field
+from draftproof.server.jobs import Answer, Job, Step, ToolCall
+from draftproof.server.protocol.common import (
+    MAX_TOP_LOGPROBS,
+    Fields,
+    salt,
+    sampling,
+    speculation,
+)
+from draftproof.server.protocol.openai_answer import OpenAIAnswer, statistics
+from draftproof.server.served import Served
+from draftproof.text.answer_parts import Part
+
+
+class ChatRequest(Fields, kw_only=True):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+def renamed(request: ChatRequest) -> dict[str, str]:
+    """Our names of parameters -> those that this client used."""
+    names = {"logprobs": "top_logprobs"}
+    if request.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    return names
+
+
+async def chat_job(request: ChatRequest, served: Served, tenant: str) -> Job:
+    """Raises InvalidRequestError and ApiError."""
+    more: dict[str, Any] = {}
+    if request.max_completion_tokens is not None:
+        more["max_tokens"] = request.max_completion_tokens
+    if request.logprobs:
+        more["logprobs"] = checked_top_logprobs(request.top_logprobs or 0)
+    elif request.top_logprobs:
+        raise bad_field("top_logprobs", "needs logprobs: true")
+    params = sampling(request, served, **more)
+    prompt = await served.encode_chat(request.messages, None, **template(request))
+    return Job(
+        prompt,
+        params,
+        speculation(request, tenant),
+        salt(request.cache_salt, tenant),
+        progress=bool(request.return_progress and request.stream),
+        splitter=served.splitter_of(prompt, None),
+    )
+
+
+def checked_top_logprobs(count: int) -> int:
+    if not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise bad_field("top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}, got {count}")
+    return count
+
+
+def template(request: ChatRequest) -> dict[str, Any]:
+    """Variables of the chat template, thinking by any of its three names."""
+    variables = dict(request.chat_template_kwargs or {})
+    if request.enable_thinking is not None:
+        variables.setdefault("enable_thinking", request.enable_thinking)
+    if request.reasoning_effort == "none":
+        variables.setdefault("enable_thinking", False)
+    return variables
+
+
+class ChatAnswer(OpenAIAnswer):
+    """Writes one chat answer."""
+
+    def __init__(self, request: ChatRequest, served: Served, jobs: Sequence[Job]) -> None:
+        super().__init__(
+            "chatcmpl", "chat.completion", "chat.completion.chunk", served.config.name, jobs
+        )
+        self._served = served
+        self._include_usage = bool(request.stream_options and request.stream_options.include_usage)
+        self._logprobs = bool(request.logprobs)
+        self._top = request.top_logprobs or 0
+        self._opened: set[int] = set()
+
+    def step(self, step: Step) -> bytes:
+        chunks = []
+        logprobs = self._logprobs_of(step.logprobs)
+        deltas = [_delta(item) for item in step.items]
+        if logprobs and not deltas:
+            deltas.append({"content": ""})
+        if step.choice not in self._opened:
+            self._opened.add(step.choice)
+            deltas.insert(0, {"role": "assistant", "content": ""})
+        for delta in deltas:
+            choice = {"index": step.choice, "delta": delta, "finish_reason": None}
+            if self._logprobs:
+                last = delta is deltas[-1]
+                choice["logprobs"] = {"content": logprobs if last else []}
+            chunks.append(self.chunk(choice))
+        if step.completion is not None:
+            choice = {"index": step.choice, "delta": {}, "finish_reason": step.finish_reason}
+            if _stop_reason(step.completion) is not None:
+                choice["stop_reason"] = _stop_reason(step.completion)
+            chunks.append(self.chunk(choice, **statistics([step.completion])))
+        return b"".join(chunks)
+
+    def closing(self, answers: Sequence[Answer]) -> bytes:
+        return self.ending(answers, self._include_usage)
+
+    def whole(self, answers: Sequence[Answer]) -> bytes:
+        return self.body([self._choice(i, answer) for i, answer in enumerate(answers)], answers)
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        calls = [_call(call) for call in answer.calls]
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if calls and not answer.content else answer.content,
+        }
+        if answer.reasoning:
+            message["reasoning"] = message["reasoning_content"] = answer.reasoning
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": index, "message": message, "finish_reason": answer.finish_reason}
+        if self._logprobs:
+            choice["logprobs"] = {"content": self._logprobs_of(answer.logprobs)}
+        if _stop_reason(answer.result) is not None:
+            choice["stop_reason"] = _stop_reason(answer.result)
+        return choice
+
+    def _logprobs_of(self, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
+        if not self._logprobs:
+            return []
+        return [
+            {
+                **self._token(one.token_id, one.logprob),
+                "top_logprobs": [self._token(*pair) for pair in one.top[: self._top]],
+            }
+            for one in logprobs
+        ]
+
+    def _token(self, id: int, logprob: float) -> dict[str, Any]:
+        data = self._served.llm.token_bytes(id)
+        return {
+            "token": data.decode("utf-8", "replace"),
+            "logprob": logprob,
+            "bytes": list(data),
+        }
+
+
+def _delta(item: Part | ToolCall) -> dict[str, Any]:
+    if isinstance(item, ToolCall):
+        return {"tool_calls": [{"index": item.index, **_call(item)}]}
+    if item.kind == "reasoning":
+        return {"reasoning": item.text, "reasoning_content": item.text}
+    return {"content": item.text}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def _stop_reason(result: Completion) -> str | int | None:
+    return getattr(result, "stop_reason", None)

@@ -1,0 +1,75 @@
+"""The model behind the server: its names, what its template can do, its defaults."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from draftproof.server.config import ServerConfig
+from draftproof.server.errors import ApiError
+from draftproof.server.jobs import Messages
+from draftproof.text.answer_parts import AnswerSplitter, Splitter, Tools
+from draftproof.text.reasoning import CLOSE as THINK_CLOSE
+from draftproof.text.reasoning import ReasoningSplitter, begins_inside
+from draftproof.text.tool_calls import call_format, call_splitter
+
+if TYPE_CHECKING:
+    from draftproof.llm import LLM
+
+_PROMPT_END = 16  # tokens that show whether a prompt opens the thoughts
+
+
+class Served:
+    """One LLM with a name. Its settings never change."""
+
+    def __init__(self, llm: LLM, config: ServerConfig) -> None:
+        self.llm = llm
+        self.info = llm.info
+        self.config = config
+        self.created = int(time.time())
+        self.call_format = call_format(self.info.chat_template)
+        self.thinks = THINK_CLOSE in self.info.chat_template
+        self.defaults: dict[str, Any] = {"temperature": 1.0, **self.info.generation_config}
+
+    def check_model(self, name: str | None) -> None:
+        """404 for a name of another model: there is one model, and no swapping."""
+        names = self.config.names
+        if name and name not in names and name.removesuffix(":latest") not in names:
+            if "*" in names:
+                return
+            raise ApiError(
+                404,
+                f"model {name[:100]!r} isn't served here: this server serves {self.config.name!r} "
+                "only and doesn't swap models (--alias gives it further names)",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def encode_chat(
+        self, messages: Messages, tools: Sequence[dict[str, Any]] | None, **template: Any
+    ) -> list[int]:
+        """The prompt of a conversation, made beside the event loop."""
+        return await asyncio.to_thread(self.llm.encode_chat, messages, tools, **template)
+
+    def splitter_of(
+        self, prompt: Sequence[int], tools: Tools | None
+    ) -> Callable[[], AnswerSplitter]:
+        """Makes the splitter of a choice, for a chat with this prompt. tools: None = none."""
+        inside = self.opens_thoughts(prompt)
+
+        def make() -> AnswerSplitter:
+            calls: Splitter | None = None
+            if tools is not None and self.call_format is not None:
+                calls = call_splitter(self.call_format, tools)
+            reasoning: Splitter | None = None
+            if self.thinks:
+                reasoning = ReasoningSplitter(inside=inside, calls_count=calls is not None)
+            return AnswerSplitter(reasoning, calls)
+
+        return make
+
+    def opens_thoughts(self, prompt: Sequence[int]) -> bool:
+        """Whether this prompt ends inside the thoughts."""
+        return self.thinks and begins_inside(self.llm.decode(prompt[-_PROMPT_END:]))

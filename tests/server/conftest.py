@@ -1,0 +1,40 @@
+"""Fixtures of the server's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_support import FakeLLM, Running, serving
+
+from tiny_models import TinyModels
+
+
+@pytest.fixture
+def fake() -> FakeLLM:
+    return FakeLLM()
+
+
+@pytest.fixture
+def running(fake: FakeLLM) -> Iterator[Running]:
+    with serving(fake) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny: TinyModels) -> Iterator[Running]:
+    """In front of a real engine with a tiny random model."""
+    from draftproof.llm import LLM
+
+    path = tiny.path("qwen3", "Q8_0")
+    with LLM(path, threads=1, ctx=512) as llm, serving(llm, names=("tiny",)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def smollm2_server(smollm2: Path) -> Iterator[Running]:
+    from draftproof.llm import LLM
+
+    with LLM(smollm2, threads=1, ctx=2048) as llm, serving(llm, names=("smollm2",)) as server:
+        yield server
