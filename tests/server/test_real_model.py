@@ -113,5 +113,5 @@ def test_a_prompt_over_the_context(tiny_server: Running) -> None:
 
 @pytest.mark.model("smollm2-135m")
 def test_a_real_answer(smollm2_server: Running) -> None:
-    answer = smollm2_server.chat(**ask("What is the capital of France?")).json()
-    assert "Paris" in answer["choices"][0]["message"]["content"]
+    answer = smollm2_server.chat(**ask("Write the word banana three times.")).json()
+    assert "Banana, Banana, Banana" in answer["choices"][0]["message"]["content"]
