@@ -151,14 +151,16 @@ def _silent(stage: str, done: int, total: int | None) -> None:
 def _existing_file(name: str) -> Path:
     try:
         path = Path(name).expanduser()
-        if path.is_file():
+        if path.is_file() or (path / "config.json").is_file():
             return path
         is_dir = path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL byte
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelNotFoundError(f"{_short(name)} can't be a model file: {reason}") from error
     if is_dir and name:
-        raise ModelNotFoundError(f"{_short(name)} is a folder: give the .gguf file in it")
+        raise ModelNotFoundError(
+            f"{_short(name)} is a folder without config.json: give a .gguf file or a model folder"
+        )
     hint = " or ".join(close_names(name))
     hint = f"did you mean {hint}?" if hint else "known names: " + ", ".join(CATALOGUE)
     what = "no such model file" if name.lower().endswith(".gguf") else "no such model file or name"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,15 @@ def run_replay(options: BenchOptions, speculation: SpeculativeConfig) -> int:
     """The exit code."""
     from draftproof.bench.replay import load_recordings, replay_all
     from draftproof.drafting import TokenText
-    from draftproof.formats import GgufFile
-    from draftproof.text import Tokenizer
+    from draftproof.models import open_model
 
     if options.replay is None:
         raise InvalidRequestError("--drafter-only needs --replay FILE, the recorded texts")
     measurement = _measurement(options)
     with model_progress() as progress:
         path = catalogue.resolve(options.model, progress)
-    with GgufFile.open(path) as file:
-        tokenizer = Tokenizer.from_gguf(file.metadata)
+    with closing(open_model(path)) as source:
+        tokenizer = source.tokenizer()
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, parse_special=False)

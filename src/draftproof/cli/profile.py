@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,12 +91,12 @@ def weights_per_token(loaded: LoadedModel, path: Path) -> int:
     """Packed bytes that a plain step reads: all but an embedding that isn't the LM head too, of
     which a step reads one row."""
     from draftproof._native import Weights
-    from draftproof.formats import GgufFile
+    from draftproof.models import open_model
 
     if loaded.config.tied:
         return loaded.weights_bytes
-    with GgufFile.open(path) as file:
-        kind = file.tensors["token_embd.weight"].ggml_type
+    with closing(open_model(path)) as source:
+        kind = source.tensors["token_embd.weight"].ggml_type
     rows, width = loaded.config.vocab_size, loaded.config.hidden_size
     return loaded.weights_bytes - Weights.packed_size(kind, rows, width)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,10 +189,12 @@ def _machine_rows() -> list[str]:
 
 
 def _model(path: Path) -> dict[str, Any]:
-    from draftproof.models.source_digest import file_digest
+    from draftproof.models import open_model
+    from draftproof.models.source_digest import source_digest
 
     names = {entry.file: name for name, entry in catalogue.CATALOGUE.items()}
-    return {"name": names.get(path.name, path.name), "sha256": file_digest(path)}
+    with closing(open_model(path)) as source:
+        return {"name": names.get(path.name, path.name), "sha256": source_digest(source)}
 
 
 def _opener(path: Path) -> Open:
@@ -211,12 +214,11 @@ def _opener(path: Path) -> Open:
 
 
 def _encoder(path: Path) -> Callable[[Any], list[int]]:
-    from draftproof.formats import GgufFile
-    from draftproof.text import ChatTemplate, Tokenizer
+    from draftproof.models import open_model
 
-    with GgufFile.open(path) as file:
-        tokenizer = Tokenizer.from_gguf(file.metadata)
-        template = ChatTemplate.from_gguf(file.metadata, tokenizer)
+    with closing(open_model(path)) as source:
+        tokenizer = source.tokenizer()
+        template = source.chat_template(tokenizer)
 
     def encode(prompt: Any) -> list[int]:
         if isinstance(prompt, str):

@@ -7,9 +7,7 @@ Owns the mapping of the file and the typed access to metadata. The container for
 from __future__ import annotations
 
 import math
-import mmap
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from draftproof.errors import ModelFileError, ModelNotFoundError
+from draftproof.errors import ModelFileError
 from draftproof.formats.dequantize import GGML_TYPES, GgmlType, dequantize
 from draftproof.formats.gguf_header import (
     DAMAGED,
@@ -26,6 +24,7 @@ from draftproof.formats.gguf_header import (
     read_header,
     show_name,
 )
+from draftproof.formats.mapped_file import MappedFile, file_label, open_regular
 
 __all__ = ["GGML_TYPES", "GgmlType", "GgufFile", "TensorInfo", "dequantize"]
 
@@ -41,14 +40,13 @@ class GgufFile:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
-    def __init__(self, path: Path, header: GgufHeader, mapping: mmap.mmap) -> None:
+    def __init__(self, path: Path, header: GgufHeader, mapped: MappedFile) -> None:
         """For `open` only, which makes the checks the methods rely on."""
         self.path = path
         self.metadata = header.metadata
         self.tensors = header.tensors
         self._digest = header.digest
-        self._map: mmap.mmap | None = mapping
-        self._size = len(mapping)
+        self._mapped = mapped
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
@@ -58,36 +56,12 @@ class GgufFile:
         isn't a sound GGUF file of supported tensor types.
         """
         path = Path(path)
-        label = _label(path)
+        fd, size = open_regular(path, "a .gguf file")
         try:
-            # Without O_NONBLOCK opening a named pipe would wait for a writer forever.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise ModelNotFoundError(f"{label}: no such file; check the path") from None
-        except OSError as error:
-            raise ModelFileError(
-                f"{label}: can't be opened ({error.strerror}); check the rights of the file"
-            ) from None
-        try:
-            return cls._read(path, label, fd)
+            header = read_header(fd, size, file_label(path))
+            return cls(path, header, MappedFile(fd, size, file_label(path)))
         finally:
             os.close(fd)
-
-    @classmethod
-    def _read(cls, path: Path, label: str, fd: int) -> GgufFile:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "isn't a regular file"
-            raise ModelFileError(f"{label}: {kind}; give the path of a .gguf file")
-        header = read_header(fd, status.st_size, label)
-        try:
-            mapping = mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise ModelFileError(
-                f"{label}: can't be mapped into memory ({error}); check that nothing else writes"
-                " the file and that memory isn't limited"
-            ) from None
-        return cls(path, header, mapping)
 
     def __enter__(self) -> GgufFile:
         return self
@@ -102,50 +76,33 @@ class GgufFile:
 
     def close(self) -> None:
         """Drop the mapping; it goes when the last view of it goes. May be called twice."""
-        mapping, self._map = self._map, None
-        if mapping is not None:
-            try:
-                mapping.close()
-            except BufferError:
-                # Views are still held; they keep the mapping alive and free it when they go.
-                return
+        self._mapped.close()
 
     def error(self, what: str, hint: str = DAMAGED) -> ModelFileError:
         """An error about this file, to raise: file name, what is wrong and where, what to do."""
-        return ModelFileError(f"{_label(self.path)}: {what}; {hint}")
+        return ModelFileError(f"{file_label(self.path)}: {what}; {hint}")
 
-    def _tensor(self, name: str) -> tuple[mmap.mmap, TensorInfo]:
-        if self._map is None:
-            raise ValueError("the GGUF file is closed")
+    def _tensor(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
             raise self.error(
                 f"has no tensor {show_name(name)}", "the file isn't a complete model of this kind"
             )
-        return self._map, info
+        return info
 
     def data(self, name: str) -> memoryview:
         """The bytes of a tensor, a read-only view into the mapping, `nbytes` long.
 
         Raises ModelFileError if there is no such tensor, or if the file has become shorter since
-        it was opened: touching a page past the end would kill the process. A file that shrinks
-        while a view is in use can't be caught.
+        it was opened (see MappedFile.view).
         """
-        mapping, info = self._tensor(name)
-        size = mapping.size()
-        if size < self._size:
-            raise self.error(
-                f"became shorter after it was opened ({size} bytes, was {self._size}), found at"
-                f" tensor {show_name(name)}",
-                "don't write to a model file in use; restore it and load it again",
-            )
-        return memoryview(mapping)[info.offset : info.offset + info.nbytes]
+        info = self._tensor(name)
+        return self._mapped.view(info.offset, info.nbytes, f"tensor {show_name(name)}")
 
     def release(self, name: str) -> None:
         """Give the resident pages of a tensor back; a later `data` reads them from disk again."""
-        mapping, info = self._tensor(name)
-        start = info.offset - info.offset % mmap.PAGESIZE
-        mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+        info = self._tensor(name)
+        self._mapped.release(info.offset, info.nbytes)
 
     def digest(self) -> str:
         """SHA-256 (hex) of the header, tensor infos included, and of the file's size as u64.
@@ -236,7 +193,3 @@ class GgufFile:
         else:
             shown = show_name(value) if isinstance(value, str) else str(value)
         return self.error(f"metadata key {show_name(key)} {rule} (is {shown})", "get another file")
-
-
-def _label(path: Path) -> str:
-    return path.name if path.name.isprintable() and path.name else repr(str(path))

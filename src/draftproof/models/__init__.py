@@ -3,20 +3,34 @@ family."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from draftproof.config import EngineConfig
 from draftproof.models import llama, qwen2, qwen3, qwen3moe
 from draftproof.models.config import ModelConfig
+from draftproof.models.folder_source import FolderSource
+from draftproof.models.gguf_source import GgufSource
 from draftproof.models.loader import LoadedModel, Progress, load
-from draftproof.models.source_digest import file_digest
+from draftproof.models.source import ModelSource
+from draftproof.models.source_digest import source_digest
 
 FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe}
+PERMUTED = frozenset(name for name, family in FAMILIES.items() if family.PERMUTED)
+
+
+def open_model(path: Path) -> ModelSource:
+    """The GGUF file or the safetensors folder at `path`, opened and checked; the caller closes it.
+
+    Raises ModelNotFoundError, ModelFileError.
+    """
+    return FolderSource(path) if path.is_dir() else GgufSource(path, PERMUTED)
 
 
 def load_model(path: Path, config: EngineConfig, progress: Progress | None = None) -> LoadedModel:
-    """Loads the GGUF file at `path` for `config`; see models.loader.load for the errors."""
-    return load(path, config, FAMILIES, file_digest, progress)
+    """Loads the model at `path` for `config`; see open_model and models.loader.load for errors."""
+    with closing(open_model(path)) as source:
+        return load(source, config, FAMILIES, source_digest, progress)
 
 
-__all__ = ["FAMILIES", "LoadedModel", "ModelConfig", "load_model"]
+__all__ = ["FAMILIES", "PERMUTED", "LoadedModel", "ModelConfig", "load_model", "open_model"]

@@ -5,9 +5,10 @@ Owns the hyper-parameters and their ranges. Knows no tensors and no operations.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from draftproof.formats import GgufFile
+from draftproof.formats import GgufFile, dequantize
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ModelConfig:
     experts_used: int = 0  # per row
     expert_size: int = 0  # width of one expert
     renormalise_experts: bool = True  # the probabilities of a row's experts are made to sum to 1
+    rope_divisors: tuple[float, ...] | None = None  # per rotary pair: its frequency is divided by
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> ModelConfig:
@@ -61,7 +63,6 @@ class ModelConfig:
                     f"{key}{name} differs from head_dim {head_dim}",
                     "this kind of model isn't supported",
                 )
-        _refuse_rope_scaling(file, key)
         experts, used, expert_size = _experts(file, key)
         embedding = file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
@@ -86,6 +87,7 @@ class ModelConfig:
             experts_used=used,
             expert_size=expert_size,
             renormalise_experts=file.bool_value(key + "expert_weights_norm", default=True),
+            rope_divisors=_rope_divisors(file, key, head_dim // 2),
         )
 
 
@@ -105,12 +107,28 @@ def _experts(file: GgufFile, key: str) -> tuple[int, int, int]:
     return experts, used, width
 
 
-def _refuse_rope_scaling(file: GgufFile, key: str) -> None:
-    """A scaling that is ignored gives fluent nonsense beyond the training length: refuse it."""
+def _rope_divisors(file: GgufFile, key: str, pairs: int) -> tuple[float, ...] | None:
+    """Scaling that slows the rotation: linear by one factor, llama-3 by a tensor of factors.
+
+    Any other scaling is refused: ignored, it gives fluent nonsense beyond the training length.
+    """
     kind = file.str_value(key + "rope.scaling.type", default="none")
     factor = file.float_value(key + "rope.scaling.factor", 0.0, 1e6, default=1.0)
-    if kind != "none" and factor not in {0.0, 1.0}:
+    scaled = kind != "none" and factor not in {0.0, 1.0}
+    if scaled and kind != "linear":
         raise file.error(
             f"rotary scaling {kind!r} (factor {factor:g}) isn't supported",
             "use a file without rope scaling",
         )
+    tensor = file.tensors.get("rope_freqs.weight")
+    if tensor is None:
+        return (factor,) * pairs if scaled else None
+    if scaled:
+        raise file.error("has both a linear rotary scaling and rope_freqs.weight")
+    if tensor.shape != (pairs,) or tensor.ggml_type != 0:
+        raise file.error("rope_freqs.weight must be F32 with one value per rotary pair")
+    data = file.data(tensor.name)
+    values = tuple(float(x) for x in dequantize(tensor.ggml_type, data, tensor.shape))
+    if not all(math.isfinite(x) and x > 0 for x in values):
+        raise file.error("rope_freqs.weight has a value that is not positive and finite")
+    return values

@@ -14,20 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from draftproof import _native
 from draftproof.config import EngineConfig, default_threads
 from draftproof.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
-from draftproof.formats import GGML_TYPES, GgufFile, TensorInfo, dequantize
+from draftproof.formats import GGML_TYPES, TensorInfo
 from draftproof.models.config import ModelConfig
 from draftproof.models.memory import available_bytes
 from draftproof.models.program import ProgramBuilder
 from draftproof.models.rotary import rotary_turns
+from draftproof.models.source import ModelSource
 from draftproof.outputs import ModelInfo
 from draftproof.text import ChatTemplate, Tokenizer
 
@@ -37,7 +36,6 @@ Progress = Callable[[str, int, "int | None"], None]
 DEFAULT_CONTEXT = 32768
 MIN_CONTEXT = 512
 OVERHEAD_BYTES = 200 << 20  # interpreter, tokenizer, row buffers, scratch
-OPTIONAL_TENSORS = frozenset({"rope_freqs.weight"})
 
 
 @dataclass(frozen=True)
@@ -58,53 +56,53 @@ class LoadedModel:
 
 
 def load(
-    path: Path,
+    source: ModelSource,
     config: EngineConfig,
     families: dict[str, ModuleType],
-    digest: Callable[[Path], str],
+    digest: Callable[[ModelSource], str],
     progress: Progress | None = None,
 ) -> LoadedModel:
-    """Loads a GGUF file. families: architecture -> module with shapes, record, PERMUTED.
+    """Loads an open model. families: architecture -> module with shapes and record.
 
     Raises ModelFileError, OutOfMemoryError (what is needed and what there is), InvalidRequestError.
     """
     try:
-        return _load(path, config, families, digest, progress)
+        return _load(source, config, families, digest, progress)
     except MemoryError:
         raise OutOfMemoryError(
-            f"{path.name}: the system gives no more memory: use a smaller model or a lower --ctx"
+            f"{source.path.name}: the system gives no more memory: use a smaller model or a lower"
+            " --ctx"
         ) from None
 
 
 def _load(
-    path: Path,
+    source: ModelSource,
     config: EngineConfig,
     families: dict[str, ModuleType],
-    digest: Callable[[Path], str],
+    digest: Callable[[ModelSource], str],
     progress: Progress | None,
 ) -> LoadedModel:
     start = time.perf_counter()
     _native.probe_arithmetic()
     _check_threads(config.threads)
     isa = _isa(config)
-    with GgufFile.open(path) as file:
-        family = _family(file, families)
-        model = ModelConfig.from_gguf(file)
-        tensors = _checked_tensors(file, family, model)
-        tokenizer = Tokenizer.from_gguf(file.metadata)
-        template = ChatTemplate.from_gguf(file.metadata, tokenizer)
-        if tokenizer.vocab_size > model.vocab_size:
-            raise file.error(
-                f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
-            )
-        packed = sum(_packed_size(t) for t in tensors if len(t.shape) > 1)
-        context, num_pages = _context(file, config, model, packed)
-        kv = _native.KvCache(
-            model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
+    model = source.config()
+    family = _family(source, model, families)
+    tensors = _checked_tensors(source, family, model)
+    tokenizer = source.tokenizer()
+    template = source.chat_template(tokenizer)
+    if tokenizer.vocab_size > model.vocab_size:
+        raise source.error(
+            f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
         )
-        weights = _native.Weights(packed, config.threads)
-        ids = _pack(file, tensors, weights, family, model, progress)
-        turns = rotary_turns(model.rope_theta, model.head_dim, _frequency_divisors(file, model))
+    packed = sum(_packed_size(t) for t in tensors if len(t.shape) > 1)
+    context, num_pages = _context(source, config, model, packed)
+    kv = _native.KvCache(
+        model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
+    )
+    weights = _native.Weights(packed, config.threads)
+    ids = _pack(source, tensors, weights, progress)
+    turns = rotary_turns(model.rope_theta, model.head_dim, model.rope_divisors)
     builder = ProgramBuilder(
         weights,
         kv,
@@ -118,7 +116,7 @@ def _load(
     player = _native.Player(
         builder.program, config.max_rows, config.max_logit_rows, config.threads, isa
     )
-    fingerprint = _fingerprint(digest(path), config)
+    fingerprint = _fingerprint(digest(source), config)
     return LoadedModel(
         player,
         kv,
@@ -129,12 +127,12 @@ def _load(
         fingerprint,
         weights.packed_bytes,
         (time.perf_counter() - start) * 1000,
-        _info(file, model, tokenizer, template, config.kv_type, context, fingerprint),
+        _info(source, model, tokenizer, template, config.kv_type, context, fingerprint),
     )
 
 
 def _info(
-    file: GgufFile,
+    source: ModelSource,
     model: ModelConfig,
     tokenizer: Tokenizer,
     template: ChatTemplate,
@@ -143,12 +141,11 @@ def _info(
     fingerprint: str,
 ) -> ModelInfo:
     weights: Counter[str] = Counter()
-    for tensor in file.tensors.values():
+    for tensor in source.tensors.values():
         weights[GGML_TYPES[tensor.ggml_type].name] += math.prod(tensor.shape)
-    recommended = "general.sampling."
     return ModelInfo(
         name=model.name,
-        path=str(file.path),
+        path=str(source.path),
         family=model.architecture,
         context=context,
         vocab_size=tokenizer.vocab_size,
@@ -157,11 +154,7 @@ def _info(
         kv_type=kv_type,
         fingerprint=fingerprint,
         chat_template=template.source,
-        generation_config={
-            key.removeprefix(recommended): value
-            for key, value in file.metadata.items()
-            if key.startswith(recommended)
-        },
+        generation_config=source.generation_config(),
     )
 
 
@@ -188,34 +181,37 @@ def _check_threads(threads: int) -> None:
         )
 
 
-def _family(file: GgufFile, families: dict[str, ModuleType]) -> ModuleType:
-    arch = file.str_value("general.architecture")
+def _family(source: ModelSource, model: ModelConfig, families: dict[str, ModuleType]) -> ModuleType:
+    arch = model.architecture
     if arch not in families:
-        raise file.error(
+        raise source.error(
             f"architecture {arch!r} isn't supported", f"supported: {', '.join(sorted(families))}"
         )
     return families[arch]
 
 
-def _checked_tensors(file: GgufFile, family: ModuleType, model: ModelConfig) -> list[TensorInfo]:
-    """Exactly the tensors that the hyper-parameters call for, in file order."""
+def _checked_tensors(
+    source: ModelSource, family: ModuleType, model: ModelConfig
+) -> list[TensorInfo]:
+    """Exactly the tensors that the hyper-parameters call for, in the source's order."""
     expected: dict[str, tuple[int, ...]] = family.shapes(model)
     for name, shape in expected.items():
-        tensor = file.tensors.get(name)
+        tensor = source.tensors.get(name)
+        shown = source.shown(name)
         if tensor is None:
-            raise file.error(f"the tensor {name} is missing")
+            raise source.error(f"the tensor {shown} is missing")
         if tensor.shape != shape:
-            raise file.error(f"{name} has the shape {tensor.shape}, {shape} is needed")
+            raise source.error(f"{shown} has the shape {tensor.shape}, {shape} is needed")
         kind = GGML_TYPES[tensor.ggml_type].name
         if len(shape) == 1 and tensor.ggml_type != 0:
-            raise file.error(f"{name} is {kind}, F32 is needed")
-    for name in file.tensors:
-        if name not in expected and name not in OPTIONAL_TENSORS:
-            raise file.error(
+            raise source.error(f"{shown} is {kind}, F32 is needed")
+    for name in source.tensors:
+        if name not in expected:
+            raise source.error(
                 f"{name} is no tensor of a {model.architecture} model as it is known here",
                 "a newer converter may have written it: use an older file, or report it",
             )
-    return [tensor for name, tensor in file.tensors.items() if name in expected]
+    return [tensor for name, tensor in source.tensors.items() if name in expected]
 
 
 def _packed_size(tensor: TensorInfo) -> int:
@@ -225,14 +221,14 @@ def _packed_size(tensor: TensorInfo) -> int:
 
 
 def _context(
-    file: GgufFile, config: EngineConfig, model: ModelConfig, packed: int
+    source: ModelSource, config: EngineConfig, model: ModelConfig, packed: int
 ) -> tuple[int, int]:
     """Positions granted and KV pages: what was asked for, or what the model and the memory
     allow."""
     if config.ctx is not None and config.ctx > model.context_length:
         raise InvalidRequestError(
             f"ctx {config.ctx} is more than the {model.context_length} positions of "
-            f"{file.path.name}"
+            f"{source.path.name}"
         )
     wanted = config.ctx or min(model.context_length, DEFAULT_CONTEXT)
     page = _native.KvCache.page_positions
@@ -247,8 +243,8 @@ def _context(
         if fits < least:
             need = packed + OVERHEAD_BYTES + least * per_position
             raise OutOfMemoryError(
-                f"{file.path.name} with {least} positions needs {_gb(need)}, {_gb(have)} are free: "
-                "use a smaller model, a lower --ctx, or --kv-type f16"
+                f"{source.path.name} with {least} positions needs {_gb(need)}, {_gb(have)} are"
+                " free: use a smaller model, a lower --ctx, or --kv-type f16"
             )
         wanted = min(wanted, fits) if config.ctx is None else wanted
     return wanted, -(-wanted // page)
@@ -263,73 +259,38 @@ def _gb(n: int) -> str:
 
 
 def _pack(
-    file: GgufFile,
+    source: ModelSource,
     tensors: list[TensorInfo],
     weights: _native.Weights,
-    family: ModuleType,
-    model: ModelConfig,
     progress: Progress | None,
 ) -> dict[str, tuple[int, int]]:
     total = sum(tensor.nbytes for tensor in tensors)
     done = 0
     ids: dict[str, tuple[int, int]] = {}
     for tensor in tensors:
-        data = file.data(tensor.name)
+        name, rows = source.shown(tensor.name), tensor.shape[0]
+        data = source.data(tensor.name)
         try:
             if len(tensor.shape) == 1:
-                vector = np.frombuffer(data, np.float32)
-                ids[tensor.name] = (weights.add_vector(tensor.name, vector), tensor.shape[0])
-                del vector
+                id = weights.add_vector(name, np.frombuffer(data, np.float32))
             elif len(tensor.shape) == 3:
-                ids[tensor.name] = (
-                    weights.add_experts(tensor.name, tensor.ggml_type, data, *tensor.shape),
-                    tensor.shape[1],
-                )
+                rows = tensor.shape[1]
+                id = weights.add_experts(name, tensor.ggml_type, data, *tensor.shape)
             else:
-                out_features, in_features = tensor.shape
-                source: memoryview | NDArray[np.uint8] = data
-                if family.PERMUTED and tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
-                    source = _half_split_rows(data, out_features, model.head_dim)
-                ids[tensor.name] = (
-                    weights.add_linear(
-                        tensor.name, tensor.ggml_type, source, out_features, in_features
-                    ),
-                    out_features,
-                )
-                del source
+                id = weights.add_linear(name, tensor.ggml_type, data, rows, tensor.shape[1])
         except ValueError as error:
-            raise file.error(str(error)) from None
+            raise source.error(str(error)) from None
         except MemoryError:
             raise OutOfMemoryError(
-                f"{file.path.name}: no memory left while packing {tensor.name}: use a smaller model"
+                f"{source.path.name}: no memory left while packing {name}: use a smaller model"
             ) from None
-        data.release()
-        file.release(tensor.name)
+        del data
+        ids[tensor.name] = id, rows
+        source.release(tensor.name)
         done += tensor.nbytes
         if progress is not None:
             progress("loading", done, total)
     return ids
-
-
-def _half_split_rows(data: memoryview, rows: int, head_dim: int) -> NDArray[np.uint8]:
-    """Undoes the converter's permutation of q and k: row 2j+s of a head becomes row
-    s*head_dim/2+j."""
-    heads = np.frombuffer(data, np.uint8).reshape(rows // head_dim, head_dim // 2, 2, -1)
-    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1)
-
-
-def _frequency_divisors(file: GgufFile, model: ModelConfig) -> list[float] | None:
-    if "rope_freqs.weight" not in file.tensors:
-        return None
-    tensor = file.tensors["rope_freqs.weight"]
-    if tensor.shape != (model.head_dim // 2,) or tensor.ggml_type != 0:
-        raise file.error("rope_freqs.weight must be F32 with one value per rotary pair")
-    data = file.data(tensor.name)
-    values = [float(x) for x in dequantize(tensor.ggml_type, data, tensor.shape)]
-    data.release()
-    if not all(np.isfinite(x) and x > 0 for x in values):
-        raise file.error("rope_freqs.weight has a value that is not positive and finite")
-    return values
 
 
 def _fingerprint(digest: str, config: EngineConfig) -> str:

@@ -10,6 +10,15 @@ import os
 from pathlib import Path
 
 from draftproof import catalogue
+from draftproof.models.source import ModelSource
+
+
+def source_digest(source: ModelSource) -> str:
+    """Hex sha256 of all bytes that decide what the model computes."""
+    if len(source.files) == 1:
+        return file_digest(source.files[0])
+    lines = [f"{path.name} {file_digest(path)}\n" for path in source.files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from draftproof.text.chat_template import ChatTemplate
 from draftproof.text.detokenizer import Detokenizer
-from draftproof.text.tokenizer import Tokenizer
+from draftproof.text.tokenizer import Tokenizer, Vocabulary
 
-__all__ = ["ChatTemplate", "Detokenizer", "Tokenizer"]
+__all__ = ["ChatTemplate", "Detokenizer", "Tokenizer", "Vocabulary"]

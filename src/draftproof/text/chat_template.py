@@ -93,21 +93,29 @@ class ChatTemplate:
 
         Raises ModelFileError for a broken template, InvalidRequestError if the model has none.
         """
+        names = {}
+        for name in ("bos", "eos"):
+            id = metadata.get(f"tokenizer.ggml.{name}_token_id")
+            tokens = metadata["tokenizer.ggml.tokens"]
+            names[name] = tokens[id] if isinstance(id, int) and 0 <= id < len(tokens) else ""
         source = metadata.get("tokenizer.chat_template")
+        if not isinstance(source, str | None):
+            raise ModelFileError("tokenizer.chat_template is not a string")
+        return cls.of_model(source, tokenizer, names["bos"], names["eos"])
+
+    @classmethod
+    def of_model(
+        cls, source: str | None, tokenizer: Tokenizer, bos_token: str, eos_token: str
+    ) -> ChatTemplate:
+        """A model's template; ChatML if there is none but its tokens exist. Raises as
+        `from_gguf`."""
         if source is None:
             if not {"<|im_start|>", "<|im_end|>"} <= tokenizer.control_tokens.keys():
                 raise InvalidRequestError(
                     "this model has no chat template: give it a plain prompt with --raw"
                 )
             source = CHATML
-        if not isinstance(source, str):
-            raise ModelFileError("tokenizer.chat_template is not a string")
-        names = {}
-        for name in ("bos", "eos"):
-            id = metadata.get(f"tokenizer.ggml.{name}_token_id")
-            tokens = metadata["tokenizer.ggml.tokens"]
-            names[name] = tokens[id] if isinstance(id, int) and 0 <= id < len(tokens) else ""
-        return cls.from_source(source, bos_token=names["bos"], eos_token=names["eos"])
+        return cls.from_source(source, bos_token=bos_token, eos_token=eos_token)
 
     def render(
         self,

@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizer built from the vocabulary of a GGUF file.
+"""Byte-level BPE tokenizer built from the vocabulary of a GGUF file or of a tokenizer.json.
 
 Owns the pre-tokenizers, the merges and the matching of added tokens. The Hugging Face `tokenizers`
 object inside holds ordinary tokens only; added tokens are found here, so that an ordinary text
@@ -19,7 +19,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from draftproof.errors import InvalidRequestError, ModelFileError
 
 # Values of `tokenizer.ggml.token_type` (GGUF specification).
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _WORDS_AND_SPACE = (
@@ -37,7 +37,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class _PreTokenizer:
+class PreTokenizer:
     """How one value of `tokenizer.ggml.pre` splits a text (source: the models' tokenizer.json)."""
 
     pattern: str | None  # split by this Unicode pattern; None: the GPT-2 pattern
@@ -46,14 +46,29 @@ class _PreTokenizer:
     ignore_merges: bool = False  # a piece that is a token as a whole is taken without merging
 
 
-_LLAMA3 = _PreTokenizer(_WORDS_AND_SPACE % r"\p{N}{1,3}", ignore_merges=True)
-_PRE_TOKENIZERS = {
-    "qwen2": _PreTokenizer(_WORDS_AND_SPACE % r"\p{N}", nfc=True),
+@dataclass(frozen=True)
+class Vocabulary:
+    """All that a tokenizer is made of, one entry of `tokens` and `types` per id.
+
+    types: the values of GGUF's `tokenizer.ggml.token_type`. pre: a key of PRE_TOKENIZERS.
+    end_ids: ids that end a generation beside those that always do.
+    """
+
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    merges: tuple[tuple[str, str], ...]
+    pre: str
+    end_ids: tuple[int, ...]
+
+
+_LLAMA3 = PreTokenizer(_WORDS_AND_SPACE % r"\p{N}{1,3}", ignore_merges=True)
+PRE_TOKENIZERS = {
+    "qwen2": PreTokenizer(_WORDS_AND_SPACE % r"\p{N}", nfc=True),
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
-    "smollm": _PreTokenizer(None, single_digits=True),
-    "gpt-2": _PreTokenizer(None),
+    "smollm": PreTokenizer(None, single_digits=True),
+    "gpt-2": PreTokenizer(None),
 }
 
 
@@ -89,31 +104,27 @@ class Tokenizer:
     control_ids: frozenset[int]
     control_tokens: Mapping[str, int]
 
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        types: Sequence[int],
-        merges: Sequence[tuple[str, str]],
-        pre: _PreTokenizer,
-        end_ids: Sequence[int],
-    ) -> None:
-        """Arguments are taken as valid: `from_gguf` is the door for files."""
-        self._tokens = tuple(tokens)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """The vocabulary is taken as valid: `from_gguf` and tokenizer_json are the doors
+        for files."""
+        tokens, types = vocabulary.tokens, vocabulary.types
+        pre = PRE_TOKENIZERS[vocabulary.pre]
+        self._tokens = tokens
         self.vocab_size = len(tokens)
-        while self.vocab_size and types[self.vocab_size - 1] == _UNUSED:
+        while self.vocab_size and types[self.vocab_size - 1] == UNUSED:
             self.vocab_size -= 1
         self._added = {
             i: token
             for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
-            if kind in (_CONTROL, _USER_DEFINED)
+            if kind in (CONTROL, USER_DEFINED)
         }
-        self.control_ids = frozenset(i for i in self._added if types[i] == _CONTROL)
+        self.control_ids = frozenset(i for i in self._added if types[i] == CONTROL)
         self.control_tokens = MappingProxyType({self._added[i]: i for i in self.control_ids})
         self._id_of: dict[str, int] = {}
         for i in range(self.vocab_size):
             self._id_of.setdefault(tokens[i], i)
         self._id_of.update({token: i for i, token in reversed(self._added.items())})
-        self.eos_ids = frozenset(end_ids) | {
+        self.eos_ids = frozenset(vocabulary.end_ids) | {
             i for i, token in self._added.items() if token in _END_TEXTS
         }
 
@@ -121,9 +132,11 @@ class Tokenizer:
         self._user_defined = _any_of(user_defined)
         self._all_added = _any_of(list(self._added.values()))
 
-        normal = {token: i for i, token in enumerate(tokens) if types[i] in (_NORMAL, _BYTE)}
+        normal = {token: i for i, token in enumerate(tokens) if types[i] in (NORMAL, BYTE)}
         self._bpe = tokenizers.Tokenizer(
-            models.BPE(vocab=normal, merges=list(merges), ignore_merges=pre.ignore_merges)
+            models.BPE(
+                vocab=normal, merges=list(vocabulary.merges), ignore_merges=pre.ignore_merges
+            )
         )
         if pre.nfc:
             self._bpe.normalizer = normalizers.NFC()
@@ -141,12 +154,11 @@ class Tokenizer:
             raise ModelFileError(
                 f"tokenizer.ggml.model is {kind!r}: only byte-level BPE ('gpt2') is supported"
             )
-        name = metadata.get("tokenizer.ggml.pre")
-        pre = _PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
-        if pre is None:
+        pre = metadata.get("tokenizer.ggml.pre")
+        if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
             raise ModelFileError(
-                f"tokenizer.ggml.pre is {name!r}: a wrong split would degrade every answer; "
-                f"supported are {', '.join(sorted(_PRE_TOKENIZERS))}: convert the model again"
+                f"tokenizer.ggml.pre is {pre!r}: a wrong split would degrade every answer; "
+                f"supported are {', '.join(sorted(PRE_TOKENIZERS))}: convert the model again"
             )
         tokens = _list_of(metadata, "tokenizer.ggml.tokens", str)
         types = _list_of(metadata, "tokenizer.ggml.token_type", int)
@@ -155,14 +167,7 @@ class Tokenizer:
                 f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens"
             )
         _check_tokens(tokens, types)
-        types = [
-            _CONTROL if token in _ALWAYS_CONTROL else kind
-            for token, kind in zip(tokens, types, strict=True)
-        ]
-        merges = _parse_merges(
-            _list_of(metadata, "tokenizer.ggml.merges", str),
-            {token for token, kind in zip(tokens, types, strict=True) if kind in (_NORMAL, _BYTE)},
-        )
+        merges = _list_of(metadata, "tokenizer.ggml.merges", str)
         end_ids = []
         for key in _END_KEYS:
             value = metadata.get(f"tokenizer.ggml.{key}")
@@ -175,7 +180,7 @@ class Tokenizer:
                     f"tokenizer.ggml.{key} is {value}, but there are only {len(tokens)} tokens"
                 )
             end_ids.append(value)
-        return cls(tokens, types, merges, pre, end_ids)
+        return cls(checked_vocabulary(tokens, types, merges, pre, end_ids, "tokenizer.ggml"))
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
         """Token ids of `text`; no BOS is ever added.
@@ -223,7 +228,7 @@ class Tokenizer:
         return self._id_of.get(token)
 
 
-def _splitter(pre: _PreTokenizer) -> pre_tokenizers.PreTokenizer:
+def _splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.pattern is None)
     steps: list[pre_tokenizers.PreTokenizer] = [byte_level]
     if pre.pattern is not None:
@@ -267,13 +272,13 @@ def _check_tokens(tokens: Sequence[str], types: Sequence[int]) -> None:
     ordinary: dict[str, int] = {}
     added: dict[str, int] = {}
     for i, (token, kind) in enumerate(zip(tokens, types, strict=True)):
-        if not _NORMAL <= kind <= _BYTE:
+        if not NORMAL <= kind <= BYTE:
             raise ModelFileError(f"tokenizer.ggml.token_type[{i}] is {kind}, not in 1..6")
-        if kind in (_UNKNOWN, _UNUSED):
+        if kind in (UNKNOWN, UNUSED):
             continue
         if not token:
             raise ModelFileError(f"tokenizer.ggml.tokens[{i}] is empty")
-        table = added if kind in (_CONTROL, _USER_DEFINED) else ordinary
+        table = added if kind in (CONTROL, USER_DEFINED) else ordinary
         if token in table:
             raise ModelFileError(
                 f"tokenizer.ggml.tokens[{i}] repeats token {table[token]}, {token[:40]!r}"
@@ -283,17 +288,36 @@ def _check_tokens(tokens: Sequence[str], types: Sequence[int]) -> None:
         raise ModelFileError("tokenizer.ggml.tokens has no ordinary token")
 
 
-def _parse_merges(merges: Sequence[str], ordinary: set[str]) -> list[tuple[str, str]]:
+def checked_vocabulary(
+    tokens: Sequence[str],
+    types: Sequence[int],
+    merges: Sequence[str],
+    pre: str,
+    end_ids: Sequence[int],
+    where: str,
+) -> Vocabulary:
+    """merges: "left right" each. Raises ModelFileError, which starts with `where`, for a merge that
+    isn't one of two ordinary tokens."""
+    types = [
+        CONTROL if token in _ALWAYS_CONTROL else kind
+        for token, kind in zip(tokens, types, strict=True)
+    ]
+    ordinary = {t for t, kind in zip(tokens, types, strict=True) if kind in (NORMAL, BYTE)}
+    pairs = _parse_merges(merges, ordinary, where)
+    return Vocabulary(tuple(tokens), tuple(types), tuple(pairs), pre, tuple(end_ids))
+
+
+def _parse_merges(merges: Sequence[str], ordinary: set[str], where: str) -> list[tuple[str, str]]:
     pairs = []
     for i, merge in enumerate(merges):
         space = merge.find(" ", 1)
         left, right = merge[:space], merge[space + 1 :]
         if space < 0 or not right:
-            raise ModelFileError(f"tokenizer.ggml.merges[{i}] is {merge[:40]!r}, not two tokens")
+            raise ModelFileError(f"{where}.merges[{i}] is {merge[:40]!r}, not two tokens")
         if left not in ordinary or right not in ordinary or left + right not in ordinary:
             unknown = next(token for token in (left, right, left + right) if token not in ordinary)
             raise ModelFileError(
-                f"tokenizer.ggml.merges[{i}] ({merge[:40]!r}) names {unknown[:40]!r}, "
+                f"{where}.merges[{i}] ({merge[:40]!r}) names {unknown[:40]!r}, "
                 "which is not in the vocabulary"
             )
         pairs.append((left, right))
