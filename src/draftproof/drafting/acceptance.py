@@ -12,10 +12,10 @@ from draftproof.drafting.drafter import Draft
 
 # By match length 1, 2-3, 4-7, 8-15, 16-31, 32-63, 64 and more; the first entry: length unknown.
 PRIOR = (0.7, 0.25, 0.45, 0.6, 0.75, 0.85, 0.93, 0.96)
-REQUEST_MEMORY = 0.95  # what a count keeps per new observation: the last 20 matter
+REQUEST_MEMORY = 0.93  # what a count keeps per new observation: the last 15 matter
 SHARED_MEMORY = 0.995
 
-_PRIOR_WEIGHT = 2.0  # in observations
+_PRIOR_WEIGHT = 6.0  # in observations
 _LONGEST = 1 << (len(PRIOR) - 2)  # longer matches are no better
 _HOPELESS = 0.01  # a draft token that is right less often isn't worth a number
 
