@@ -155,21 +155,39 @@ def test_an_unreadable_file_is_measured_anew(tmp_path: Path, data: bytes) -> Non
     path = tmp_path / "cost.json"
     path.write_bytes(data)
     said: list[str] = []
-    assert measured_or_cached(path, lambda: MEASURED, said.append) == MEASURED
+    assert measured_or_cached(path, lambda known: known or MEASURED, said.append) == MEASURED
     assert load(path) == MEASURED
     assert said == []
 
-    def again() -> Measurement:
-        raise AssertionError("it is in the cache")
+    def holds(known: Measurement | None) -> Measurement:
+        assert known == MEASURED, "it is in the cache"
+        return known
 
-    assert measured_or_cached(path, again, said.append) == MEASURED
+    assert measured_or_cached(path, holds, said.append) == MEASURED
+    other = Measurement(0.03, COSTS, 1.0)
+    assert measured_or_cached(path, lambda _: other, said.append) == other
+    assert load(path) == other
+
+
+@pytest.mark.parametrize(
+    ("plain", "holds"),
+    [(0.02, True), (0.0245, True), (0.0167, True), (0.0255, False), (0.0155, False)],
+)
+def test_an_earlier_measurement_holds_while_a_plain_step_takes_as_long(
+    plain: float, holds: bool
+) -> None:
+    player = Clockwork(plain, {1: 1.0, 64: 3.0})
+    found = measured(player, known=MEASURED)
+    assert (found is MEASURED) == holds
+    assert (set(player.rows) == {1}) == holds
+    assert found.plain_seconds == pytest.approx(0.02 if holds else plain)
 
 
 def test_an_unwritable_folder_is_said_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "verify_cost").write_text("a file where the folder should be")
     path = cache_path(tmp_path, "dp-1", "avx2", 2)
     said: list[str] = []
-    assert measured_or_cached(path, lambda: MEASURED, said.append) == MEASURED
+    assert measured_or_cached(path, lambda known: known or MEASURED, said.append) == MEASURED
     assert len(said) == 1
     assert str(path.parent) in said[0]
     assert "\n" not in said[0]
