@@ -164,9 +164,9 @@ def test_an_event_loop_that_is_gone_cancels_its_requests(world: World) -> None:
 
 def test_a_full_queue_says_when_to_come_again() -> None:
     world = World(max_queue=2)
-    results = world.in_threads(1, lambda _: world.llm.generate("abc", SHORT))
+    results = world.in_threads(1, lambda _: world.llm.generate("abc", SHORT, OFF))
     assert world.gate.reached.wait(20)
-    streams = [world.llm.stream("abc", SHORT) for _ in range(3)]
+    streams = [world.llm.stream("abc", SHORT, OFF) for _ in range(3)]
     waiting = world.threads
     more = world.in_threads(2, lambda i: next(streams[i]))  # type: ignore[arg-type,return-value]
     until(lambda: world.llm.metrics().waiting == 2)
