@@ -221,7 +221,7 @@ def test_ctrl_c_while_waiting_cancels_and_leaves_the_llm_usable(world: World) ->
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        world.llm.generate("abc", ENDLESS)
+        world.llm.generate("abc", ENDLESS, OFF)
     thread.join(20)
     world.gate.is_open.set()
     assert world.llm.generate("abc", SHORT).finish_reason == "length"
