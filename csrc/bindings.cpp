@@ -138,19 +138,100 @@ void mix(Array2<float> table, Array2<int32_t> indices, Array2<float> weights,
            static_cast<int64_t>(rows), out.data() + column, static_cast<int64_t>(out.shape(1)));
 }
 
-std::vector<SamplingParams> sampling_params(Array1<float> temperature, Array1<int32_t> top_k,
-                                            Array1<float> top_p, Array1<float> min_p,
-                                            Array1<uint64_t> seed, Array1<uint32_t> output_index,
-                                            Array1<uint32_t> choice_index) {
-  const size_t n = temperature.shape(0);
-  require(top_k.shape(0) == n && top_p.shape(0) == n && min_p.shape(0) == n && seed.shape(0) == n &&
-              output_index.shape(0) == n && choice_index.shape(0) == n,
-          "sample: all arrays need one entry per marked row");
-  std::vector<SamplingParams> out(n);
-  for (size_t i = 0; i < n; ++i)
-    out[i] = {temperature(i), top_k(i),        top_p(i),       min_p(i),
-              seed(i),        output_index(i), choice_index(i)};
-  return out;
+struct SamplingColumns {
+  Array1<float> temperature;
+  Array1<int32_t> top_k;
+  Array1<float> top_p, min_p;
+  Array1<uint64_t> seed;
+  Array1<uint32_t> output_index, choice_index;
+
+  std::vector<SamplingParams> rows() const {
+    const size_t n = temperature.shape(0);
+    require(top_k.shape(0) == n && top_p.shape(0) == n && min_p.shape(0) == n &&
+                seed.shape(0) == n && output_index.shape(0) == n && choice_index.shape(0) == n,
+            "sample: all arrays need one entry per marked row");
+    std::vector<SamplingParams> out(n);
+    for (size_t i = 0; i < n; ++i)
+      out[i] = {temperature(i), top_k(i),        top_p(i),        min_p(i),
+                seed(i),        output_index(i), choice_index(i), nullptr};
+    return out;
+  }
+};
+
+// The edits of consecutive marked rows of one request. Holds what the rows point to.
+struct SegmentEdits {
+  size_t first_row, rows, num_prompt, banned_rows;
+  Array1<int32_t> tokens, bias_ids, banned;
+  Array1<float> penalties, bias;
+  Array2<uint32_t> masks;
+  std::vector<LogitEdits> of_row;
+
+  SegmentEdits(nb::handle fields, int32_t vocab_size) {
+    const nb::tuple t = nb::cast<nb::tuple>(fields);
+    require(t.size() == 10, "sample: edits must hold ten fields");
+    const bool typed = nb::try_cast(t[0], first_row) && nb::try_cast(t[1], rows) &&
+                       nb::try_cast(t[2], tokens, false) && nb::try_cast(t[3], num_prompt) &&
+                       nb::try_cast(t[4], penalties, false) &&
+                       nb::try_cast(t[5], bias_ids, false) && nb::try_cast(t[6], bias, false) &&
+                       nb::try_cast(t[7], banned, false) && nb::try_cast(t[8], banned_rows) &&
+                       (t[9].is_none() || nb::try_cast(t[9], masks, false));
+    require(typed, "sample: a field of edits has the wrong type");
+    const bool masked = !t[9].is_none();
+    require(rows >= 1 && tokens.shape(0) + 1 >= rows && tokens.shape(0) + 1 - rows >= num_prompt,
+            "sample: edits need the tokens before every row");
+    require(penalties.shape(0) == 3, "sample: penalties are repetition, frequency, presence");
+    require(bias_ids.shape(0) == bias.shape(0), "sample: one bias per id");
+    require(!masked ||
+                (masks.shape(0) == rows && 32 * masks.shape(1) >= static_cast<size_t>(vocab_size)),
+            "sample: masks must be [rows, words of 32 ids]");
+    for (size_t i = 0; i < rows; ++i) {
+      LogitEdits e;
+      e.tokens = tokens.data();
+      e.num_tokens = tokens.shape(0) + 1 - rows + i;
+      e.num_prompt = num_prompt;
+      e.repetition = penalties(0);
+      e.frequency = penalties(1);
+      e.presence = penalties(2);
+      e.bias_ids = bias_ids.data();
+      e.bias = bias.data();
+      e.num_bias = bias.shape(0);
+      e.mask = masked ? masks.data() + i * masks.shape(1) : nullptr;
+      e.banned = banned.data();
+      e.num_banned = i < banned_rows ? banned.shape(0) : 0;
+      of_row.push_back(e);
+    }
+  }
+};
+
+nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> sample(Player& self, const SamplingColumns& columns,
+                                                    int32_t vocab_size, nb::iterable edits) {
+  auto params = columns.rows();
+  std::vector<SegmentEdits> segments;
+  for (nb::handle fields : edits) segments.emplace_back(fields, vocab_size);
+  for (const SegmentEdits& segment : segments) {
+    require(segment.first_row <= params.size() && segment.rows <= params.size() - segment.first_row,
+            "sample: edits must name marked rows");
+    for (size_t i = 0; i < segment.rows; ++i)
+      params[segment.first_row + i].edits = &segment.of_row[i];
+  }
+  std::vector<int32_t> ids;
+  {
+    nb::gil_scoped_release release;
+    ids = self.sample(params, vocab_size);
+  }
+  return to_numpy(std::move(ids));
+}
+
+nb::tuple logprobs(Player& self, Array1<int32_t> rows, Array1<int32_t> ids, int32_t top,
+                   int32_t vocab_size) {
+  require(rows.shape(0) == ids.shape(0), "logprobs: one id per row");
+  Player::Logprobs found;
+  {
+    nb::gil_scoped_release release;
+    found = self.logprobs(rows.data(), ids.data(), rows.shape(0), top, vocab_size);
+  }
+  return nb::make_tuple(to_numpy(std::move(found.chosen)), to_numpy(std::move(found.top_ids)),
+                        to_numpy(std::move(found.top_logprobs)));
 }
 
 }  // namespace
@@ -283,19 +364,16 @@ NB_MODULE(_native, m) {
           "sample",
           [](Player& self, Array1<float> temperature, Array1<int32_t> top_k, Array1<float> top_p,
              Array1<float> min_p, Array1<uint64_t> seed, Array1<uint32_t> output_index,
-             Array1<uint32_t> choice_index, int32_t vocab_size) {
-            const auto params =
-                sampling_params(temperature, top_k, top_p, min_p, seed, output_index, choice_index);
-            std::vector<int32_t> ids;
-            {
-              nb::gil_scoped_release release;
-              ids = self.sample(params, vocab_size);
-            }
-            return to_numpy(std::move(ids));
+             Array1<uint32_t> choice_index, int32_t vocab_size, nb::iterable edits) {
+            const SamplingColumns columns{temperature, top_k,        top_p,       min_p,
+                                          seed,        output_index, choice_index};
+            return sample(self, columns, vocab_size, edits);
           },
           "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),
           "min_p"_a.noconvert(), "seed"_a.noconvert(), "output_index"_a.noconvert(),
-          "choice_index"_a.noconvert(), "vocab_size"_a)
+          "choice_index"_a.noconvert(), "vocab_size"_a, "edits"_a = nb::make_tuple())
+      .def("logprobs", &logprobs, "rows"_a.noconvert(), "ids"_a.noconvert(), "top"_a,
+           "vocab_size"_a)
       .def("counters", &Player::counters);
 
   bind_drafting(m);

@@ -106,6 +106,9 @@ struct Kernels {
   void (*mix)(const float* p, const float* const* e, int count, const float* residual, int64_t n,
               float* out);
 
+  // out[i] = exp(x[i] / divisor - shift), for the sampler.
+  void (*exp_row)(const float* x, int64_t n, float divisor, float shift, float* out);
+
   // Stores k, v [head_dim] at `position`; false if a value is not finite.
   bool (*store_kv)(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
                    const float* v);

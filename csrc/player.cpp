@@ -253,25 +253,50 @@ const float* Player::values(int buffer) const {
   return row(buffer, 0);
 }
 
+template <class Fn>
+void Player::for_each_row(size_t n, Fn fn) {
+  std::atomic<size_t> next{0};
+  const auto work = [&](int thread) {
+    SamplerScratch& scratch = threads_[static_cast<size_t>(thread)].sampler;
+    for (size_t i; (i = next.fetch_add(1)) < n;) fn(i, scratch);
+  };
+  if (n == 1) {  // not worth waking anybody
+    const FpGuard guard;
+    work(0);
+  } else {
+    pool_.run(work);
+  }
+}
+
 std::vector<int32_t> Player::sample(const std::vector<SamplingParams>& params, int32_t vocab_size) {
   if (params.size() != batch_.num_logit_rows)
     throw std::invalid_argument("sample: one entry per marked row of the last forward");
   if (vocab_size < 1 || vocab_size > logits_width())
     throw std::invalid_argument("sample: vocab_size is out of range");
   std::vector<int32_t> ids(params.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&](int thread) {
-    for (size_t r; (r = next.fetch_add(1)) < params.size();)
-      ids[r] = sample_row(logits(r), vocab_size, params[r],
-                          threads_[static_cast<size_t>(thread)].sampler);
-  };
-  if (params.size() == 1) {  // not worth waking anybody
-    const FpGuard guard;
-    work(0);
-  } else {
-    pool_.run(work);
-  }
+  for_each_row(params.size(), [&](size_t r, SamplerScratch& scratch) {
+    ids[r] = sample_row(logits(r), vocab_size, params[r], kernels_, scratch);
+  });
   return ids;
+}
+
+Player::Logprobs Player::logprobs(const int32_t* rows, const int32_t* ids, size_t n, int32_t top,
+                                  int32_t vocab_size) {
+  if (vocab_size < 1 || vocab_size > logits_width())
+    throw std::invalid_argument("logprobs: vocab_size is out of range");
+  if (top < 0 || top > vocab_size) throw std::invalid_argument("logprobs: top is out of range");
+  for (size_t i = 0; i < n; ++i)
+    if (rows[i] < 0 || static_cast<size_t>(rows[i]) >= batch_.num_logit_rows)
+      throw std::invalid_argument("logprobs: rows must name marked rows of the last forward");
+  const size_t width = static_cast<size_t>(top);
+  Logprobs out{std::vector<float>(n), std::vector<int32_t>(n * width),
+               std::vector<float>(n * width)};
+  for_each_row(n, [&](size_t i, SamplerScratch& scratch) {
+    out.chosen[i] =
+        row_logprobs(logits(static_cast<size_t>(rows[i])), vocab_size, ids[i], top, kernels_,
+                     scratch, out.top_ids.data() + i * width, out.top_logprobs.data() + i * width);
+  });
+  return out;
 }
 
 std::map<std::string, uint64_t> Player::counters() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "logprobs.h"
 #include "program.h"
 #include "sampler.h"
 #include "thread_pool.h"
@@ -80,8 +81,18 @@ class Player {
   int64_t values_width(int buffer) const { return width(buffer); }
   size_t values_stride(int buffer) const { return strides_[static_cast<size_t>(buffer)]; }
 
-  // One token per marked row of the last forward; -1 where logits are not finite.
+  // One token per marked row of the last forward; -1 where none can be chosen. What the parameters
+  // point to has to be as long as sampler.h says.
   std::vector<int32_t> sample(const std::vector<SamplingParams>& params, int32_t vocab_size);
+
+  struct Logprobs {
+    std::vector<float> chosen;        // [n]
+    std::vector<int32_t> top_ids;     // [n, top]
+    std::vector<float> top_logprobs;  // [n, top]
+  };
+  // Logprobs of ids[i] in marked row rows[i] of the last forward, and the `top` likeliest there.
+  Logprobs logprobs(const int32_t* rows, const int32_t* ids, size_t n, int32_t top,
+                    int32_t vocab_size);
 
   std::map<std::string, uint64_t> counters() const;
   const char* isa() const { return kernels_.name; }
@@ -140,6 +151,10 @@ class Player {
     std::array<uint64_t, kNumOpCounters> calls{};
     size_t section = 0;  // the next one of this forward
   };
+
+  // Calls fn(i, scratch) for 0 .. n-1 on all threads.
+  template <class Fn>
+  void for_each_row(size_t n, Fn fn);
 
   void lay_out_memory();
   void check(const Batch& batch) const;

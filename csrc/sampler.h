@@ -1,11 +1,13 @@
 // Owns: one token from one row of logits. Doesn't know: drafts, sequences, grammars, models.
 //
-// sample_row is a pure function: the same row, parameters, seed and indices give the same token on
-// every CPU, in every batch, with or without drafting. This comment is the definition
+// sample_row is a pure function: the same row, parameters, edits, seed and indices give the same
+// token on every CPU, in every batch, with or without drafting. This comment is the definition
 // (arithmetic version 1). All numbers are float32, every operation is rounded to nearest even, and
 // exp is exp_f32 of simd/exp_spec.h. The steps come in this order:
 //
-//   penalties, logit bias, grammar mask       (later; a masked token gets the logit -inf)
+//   finite check                              of the logits as they are
+//   penalties, logit bias, grammar mask       logit_edits.h; a masked token gets the logit -inf,
+//                                             whose weight is 0: it is never chosen
 //   vocabulary-padding mask                   only ids 0 .. vocab_size - 1 are looked at
 //   temperature                               temperature <= 0: the largest logit, lowest id first;
 //                                             else z = logit / temperature
@@ -35,7 +37,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "kernels.h"
+#include "logit_edits.h"
+#include "row_passes.h"
 
 namespace draftproof {
 
@@ -48,28 +53,12 @@ struct SamplingParams {
   uint64_t seed = 0;
   uint32_t output_index = 0;  // position of the token in the output, 0 for the first
   uint32_t choice_index = 0;  // which of the n choices of the request
+  const LogitEdits* edits = nullptr;
 };
 
-struct SamplerCandidate {
-  float z;
-  int32_t id;
-};
-
-// Working memory, one per thread. Holds nothing between calls but capacity.
-struct SamplerScratch {
-  std::vector<float> block_max;              // [ceil(vocab / 64)] largest z of 64 ids
-  std::vector<float> order;                  // copy of block_max that selection permutes
-  std::vector<SamplerCandidate> candidates;  // the sorted prefix
-  std::vector<float> weights;                // [vocab] or [prefix]
-  std::vector<float> block_sums;             // [ceil(vocab / 1024)]
-};
-
-// Returns the token id, or -1 if a logit below vocab_size is not finite (or vocab_size < 1).
-// logits: [>= vocab_size] float32.
+// Returns the token id, or -1 if a logit below vocab_size is not finite or no token is allowed (or
+// vocab_size < 1). logits: [>= vocab_size] float32. The row of `kernels` changes the time only.
 int32_t sample_row(const float* logits, int32_t vocab_size, const SamplingParams& params,
-                   SamplerScratch& scratch);
-
-// The id of the largest of n logits, the lowest id on a tie; -1 if one is not finite or n < 1.
-int32_t argmax_row(const float* logits, int32_t n);
+                   const Kernels& kernels, SamplerScratch& scratch);
 
 }  // namespace draftproof

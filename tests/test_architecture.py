@@ -23,24 +23,25 @@ MAY_IMPORT = {
     "_native": set(),
     "config": {"errors"},
     "outputs": set(),
+    "sampling": {"config", "errors"},
     "catalogue": {"errors"},
     "formats": {"errors", "_native"},
     "text": {"errors"},
     "drafting": {"config", "errors", "_native"},
     "verification": {"drafting", "errors"},
     "models": {"catalogue", "config", "outputs", "errors", "formats", "text", "_native"},
-    "request": {"config", "errors", "outputs", "drafting"},
+    "request": {"config", "errors", "outputs", "sampling", "drafting"},
     "answer": {"outputs", "request", "models", "engine"},
     "engine": {
-        *("config", "errors", "outputs", "request", "drafting", "verification", "models", "text"),
-        "_native",
+        *("config", "errors", "outputs", "sampling", "request", "drafting", "verification"),
+        *("models", "text", "_native"),
     },
 }
 MAY_IMPORT["llm"] = {*MAY_IMPORT, "catalogue"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT}
 MAY_IMPORT["server"] = {*MAY_IMPORT} - {"bench"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT}
-MAY_IMPORT["__init__"] = {"config", "errors", "llm", "outputs", "request"}
+MAY_IMPORT["__init__"] = {"config", "errors", "llm", "outputs", "sampling"}
 MAY_IMPORT["__main__"] = {"cli"}
 
 # Names in annotations only: a Request holds the session and the replay that the engine gives it.

@@ -124,6 +124,15 @@ void mix(const float* p, const float* const* e, int count, const float* residual
   }
 }
 
+template <class S>
+void exp_row(const float* x, int64_t n, float divisor, float shift, float* out) {
+  const typename S::F by = S::set1(divisor), down = S::set1(shift);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int k = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    S::store_n(out + i, exp<S>(S::sub(S::div(S::load_n(x + i, k), by), down)), k);
+  }
+}
+
 // The greatest magnitude as bits: exact, and a NaN or infinity shows as >= 0x7f800000.
 template <class S, int kVectors>
 int32_t magnitude_bits(const float* x) {

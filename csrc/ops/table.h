@@ -31,6 +31,7 @@ constexpr Kernels make_kernels() {
       swiglu<S>,
       softmax<S>,
       mix<S>,
+      exp_row<S>,
       store_kv<S>,
       attend_span<S>,
       combine_span<S>,

@@ -14,7 +14,7 @@
 namespace draftproof::test {
 
 void test_linear(Report& report);
-void test_rows(Report& report);       // quantize, rms_norm, rope, swiglu, store_kv, finish
+void test_rows(Report& report);       // quantize, norm, rope, swiglu, exp, store_kv, finish
 void test_attention(Report& report);  // attend_span, combine_span
 void test_rope_table(Report& report);
 

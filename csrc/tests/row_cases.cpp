@@ -1,5 +1,5 @@
-// Kernels that work on one row: quantize, rms_norm, layer_norm, gelu, rope, swiglu, store_kv,
-// finish_attention; and the RoPE table.
+// Kernels that work on one row: quantize, rms_norm, layer_norm, gelu, rope, swiglu, exp_row,
+// store_kv, finish_attention; and the RoPE table.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "cases.h"
 #include "rope_table.h"
+#include "simd/exp_spec.h"
 
 namespace draftproof::test {
 namespace {
@@ -282,6 +283,30 @@ void test_swiglu(Report& report) {
   }
 }
 
+void test_exp_row(Report& report) {
+  for (const int n : {1, 15, 16, 17, 47, 1000, 4864}) {
+    for (int kind = 0; kind < 9; ++kind) {
+      Random random(static_cast<uint64_t>(n * 11 + kind));
+      const auto size = static_cast<size_t>(n);
+      auto x = activations(random, size, kind);
+      if (kind == 8)  // as the sampler's: far below the shift, masked, and where exp's n changes
+        for (float& v : x)
+          v = random.below(9) == 0 ? -std::numeric_limits<float>::infinity()
+                                   : -0.34657359f * static_cast<float>(random.below(230));
+      const float divisor = random.pick({1.0f, 0.7f, 1e-6f, 100.0f}), shift = random.uniform(4.0f);
+      const Words got = compare_rows(report, "exp_row", n < 1000, 1, [&](const Kernels& k) {
+        auto out = untouched(size + 5);
+        k.exp_row(x.data(), n, divisor, shift, out.data());
+        return words_of(out);
+      });
+      if (got.empty()) continue;
+      auto want = untouched(size + 5);
+      for (size_t i = 0; i < size; ++i) want[i] = exp_f32(x[i] / divisor - shift);
+      report.check(got == words_of(want), "exp_row: n %d: not exp_f32's bits", n);
+    }
+  }
+}
+
 void test_finish(Report& report) {
   for (const int head_dim : {1, 16, 30, 64, 72, 80, 128}) {
     Random random(static_cast<uint64_t>(head_dim));
@@ -318,6 +343,7 @@ void test_rows(Report& report) {
   test_gelu(report);
   test_rope(report);
   test_swiglu(report);
+  test_exp_row(report);
   test_finish(report);
 }
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from draftproof.config import EngineConfig, SpeculativeConfig
     from draftproof.errors import DraftproofError
     from draftproof.llm import LLM
-    from draftproof.outputs import Completion, Delta
-    from draftproof.request import SamplingParams
+    from draftproof.outputs import Completion, Delta, TokenLogprob
+    from draftproof.sampling import SamplingParams
 
     __version__: str
 else:
@@ -23,8 +23,9 @@ else:
         "Delta": "outputs",
         "DraftproofError": "errors",
         "EngineConfig": "config",
-        "SamplingParams": "request",
+        "SamplingParams": "sampling",
         "SpeculativeConfig": "config",
+        "TokenLogprob": "outputs",
     }
 
     def __getattr__(name):  # PEP 562
@@ -60,5 +61,6 @@ __all__ = [
     "EngineConfig",
     "SamplingParams",
     "SpeculativeConfig",
+    "TokenLogprob",
     "__version__",
 ]

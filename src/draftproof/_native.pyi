@@ -8,7 +8,7 @@ Every call releases the GIL while it computes. Objects are not thread-safe: one 
 
 from __future__ import annotations
 
-from collections.abc import Buffer, Sequence  # type: ignore[attr-defined,unused-ignore]
+from collections.abc import Buffer, Iterable, Sequence  # type: ignore[attr-defined,unused-ignore]
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,10 +188,33 @@ class Player:
         output_index: NDArray[np.uint32],
         choice_index: NDArray[np.uint32],
         vocab_size: int,
+        edits: Iterable[
+            tuple[
+                int,
+                int,
+                NDArray[np.int32],
+                int,
+                NDArray[np.float32],
+                NDArray[np.int32],
+                NDArray[np.float32],
+                NDArray[np.int32],
+                int,
+                NDArray[np.uint32] | None,
+            ]
+        ] = (),
     ) -> NDArray[np.int32]:
         """One token id per marked row of the last forward, chosen among ids < vocab_size; -1 where
-        the logits are not finite. temperature 0 = greedy (lowest id wins a tie); top_k 0 = off;
-        top_p 1 = off; min_p 0 = off."""
+        the logits are not finite or nothing may be chosen. temperature 0 = greedy (lowest id wins a
+        tie); top_k 0 = off; top_p 1 = off; min_p 0 = off. edits: changes to logits before that, for
+        consecutive rows each: first row, rows, tokens before the last of them, how many of those
+        are the prompt, penalties (repetition, frequency, presence), ids with a bias, their biases,
+        banned ids, rows in which these are banned, masks [rows, words of 32 ids] or None."""
+    def logprobs(
+        self, rows: NDArray[np.int32], ids: NDArray[np.int32], top: int, vocab_size: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        """Of ids[i] in marked row rows[i] of the last forward: its logprob [n]; then the `top`
+        likeliest ids there and their logprobs, [n * top] each. NaN (and id -1) where logits are not
+        finite."""
     def counters(self) -> dict[str, int]:
         """Calls per kernel since the start, e.g. {"linear.q4_k.m8": 12, "attention": 3}."""
 

@@ -37,6 +37,7 @@ def deltas_of(
             "".join(event.text for event in events),
             tuple(event.token_id for event in events if event.token_id >= 0),
             completion=completion_of(request, loaded) if events[-1].finish_reason else None,
+            logprobs=tuple(event.logprob for event in events if event.logprob is not None),
         )
 
 
@@ -67,6 +68,8 @@ def completion_of(request: Request, loaded: LoadedModel) -> Completion:
         spec_line=request.stats.line(),
         engine=engine,
         audit=audit,
+        stop_reason=request.stop_reason,
+        logprobs=None if request.sampling.logprobs is None else tuple(request.logprobs),
     )
 
 

@@ -25,7 +25,8 @@ from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_
 from draftproof.engine import Arrival, Engine, EngineThread, LogitsTrail, Mailbox
 from draftproof.errors import DraftproofError, InvalidRequestError
 from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
-from draftproof.request import Request, SamplingParams
+from draftproof.request import Request
+from draftproof.sampling import SamplingParams
 from draftproof.text import Detokenizer
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class LLM:
         tokenizer = self._model.tokenizer
         # A control token has no text that a stop string could be found in: stop at its id.
         stop_ids = {
-            tokenizer.control_tokens[s] for s in sampling.stop if s in tokenizer.control_tokens
+            tokenizer.control_tokens[s]: s for s in sampling.stop if s in tokenizer.control_tokens
         }
         request = Request(
             ids,

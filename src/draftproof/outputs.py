@@ -9,6 +9,16 @@ FinishReason = Literal["stop", "length", "numeric_error"]
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithms of probabilities, by the model's own logits: of the token, and of the
+    likeliest ones, (id, logprob), likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One committed token. token_id -1: the request ended without one (numeric_error).
 
@@ -19,6 +29,7 @@ class TokenEvent:
     token_id: int
     text: str
     finish_reason: FinishReason | None
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,8 @@ class Audit:
 
 @dataclass(frozen=True)
 class Completion:
-    """One finished generation."""
+    """One finished generation. stop_reason: the stop string that was met, or the entry of
+    stop_token_ids. logprobs: one per token of token_ids, if they were asked for."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -111,18 +123,23 @@ class Completion:
     spec_line: str
     engine: EngineInfo
     audit: Audit | None = None
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        result = {
+        result: dict[str, Any] = {
             "text": self.text,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
             "usage": asdict(self.usage),
             "timings": asdict(self.timings),
             "speculation": self.speculation,
             "engine": asdict(self.engine),
         }
+        if self.logprobs is not None:
+            result["logprobs"] = [asdict(entry) for entry in self.logprobs]
         if self.audit is not None:
             result["audit"] = self.audit.to_dict()
         return result
@@ -130,13 +147,15 @@ class Completion:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream. The last one carries the whole completion. progress: this piece has no
-    text, it says how far the prompt is (only where that was asked for)."""
+    """A piece of a stream. The last one carries the whole completion. logprobs: one per token, if
+    they were asked for. progress: this piece has no text, it says how far the prompt is (only where
+    that was asked for)."""
 
     text: str
     token_ids: tuple[int, ...]
     progress: Progress | None = field(default=None, kw_only=True)
     completion: Completion | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fake_native import FakeKvCache, FakePlayer
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting import SpeculationStats
 from draftproof.engine import Engine
-from draftproof.outputs import Completion
+from draftproof.outputs import Completion, TokenLogprob
 from draftproof.request import Request, SamplingParams
 
 VOCAB = 24
@@ -36,6 +36,8 @@ class Outcome:
     logits_sha256: str
     kv_sha256: str
     kv_length: int
+    stop_reason: int | str | None
+    logprobs: tuple[TokenLogprob, ...]
 
 
 class LetterSink:
@@ -47,11 +49,11 @@ class LetterSink:
         self._all = ""
         self._sent = 0
 
-    def push(self, token_id: int) -> str:
+    def push(self, token_id: int, may_stop: bool = True) -> str:
         self._all += chr(ord("a") + token_id % 26)
         for stop in self._stop:
-            at = self._all.find(stop)
-            if at >= 0:
+            at = self._all.find(stop, max(0, len(self._all) - len(stop)))
+            if at >= 0 and may_stop:
                 self.stopped = stop
                 return self._upto(at)
         hold = max((len(stop) - 1 for stop in self._stop), default=0)
@@ -150,6 +152,8 @@ def outcome_of(request: Request) -> Outcome:
         logits_sha256=request.logits_hash.hexdigest(),
         kv_sha256=request.kv_digest,
         kv_length=request.kv_length,
+        stop_reason=request.stop_reason,
+        logprobs=tuple(request.logprobs),
     )
 
 
@@ -165,6 +169,8 @@ def outcome_of_completion(completion: Completion) -> Outcome:
         logits_sha256=completion.audit.logits_sha256,
         kv_sha256=completion.audit.kv_sha256,
         kv_length=completion.audit.kv_length,
+        stop_reason=completion.stop_reason,
+        logprobs=completion.logprobs or (),
     )
 
 

@@ -9,7 +9,7 @@ Every argument is checked as strictly as the real one checks it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,7 @@ class FakePlayer:
         output_index: NDArray[np.uint32],
         choice_index: NDArray[np.uint32],
         vocab_size: int,
+        edits: Sequence[Any] = (),
     ) -> NDArray[np.int32]:
         """Inverse transform of the softmax with a number made of (seed, output index)."""
         marked = len(self._logits)
@@ -148,8 +149,13 @@ class FakePlayer:
             assert array.dtype == dtype
             assert array.shape == (marked,)
         result = np.zeros(marked, np.int32)
-        for i, row in enumerate(self._logits[:, :vocab_size]):
-            if not np.isfinite(row).all():
+        rows = self._logits[:, :vocab_size].copy()
+        unusable = ~np.isfinite(rows).all(axis=1)
+        for segment in edits:
+            for i in range(segment.rows):
+                _edit(rows[segment.first_row + i], segment, i)
+        for i, row in enumerate(rows):
+            if unusable[i] or row.max() == -np.inf:
                 result[i] = -1
             elif temperature[i] == 0.0:
                 result[i] = row.argmax()
@@ -160,8 +166,51 @@ class FakePlayer:
                 result[i] = int(np.searchsorted(weights, u * weights[-1]))
         return result
 
+    def logprobs(
+        self, rows: NDArray[np.int32], ids: NDArray[np.int32], top: int, vocab_size: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        assert rows.dtype == ids.dtype == np.int32
+        assert len(rows) == len(ids)
+        logits = self._logits[rows, :vocab_size]
+        values = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+        best = np.argsort(-logits, axis=1, kind="stable")[:, :top].astype(np.int32)
+        chosen = np.take_along_axis(values, np.maximum(ids, 0)[:, None], axis=1)
+        return chosen.ravel(), best.ravel(), np.take_along_axis(values, best, axis=1).ravel()
+
     def counters(self) -> dict[str, int]:
         return {}
+
+
+def _edit(row: NDArray[np.float32], segment: Any, i: int) -> None:
+    """Row i of a segment's edits, in the order of csrc/logit_edits.h."""
+    for array, dtype in (
+        (segment.tokens, np.int32),
+        (segment.penalties, np.float32),
+        (segment.bias_ids, np.int32),
+        (segment.bias, np.float32),
+        (segment.banned, np.int32),
+    ):
+        assert array.dtype == dtype
+        assert array.flags.c_contiguous
+    tokens = segment.tokens[: len(segment.tokens) + 1 - segment.rows + i]
+    assert len(tokens) >= segment.num_prompt
+    output = tokens[segment.num_prompt :].tolist()
+    repetition, frequency, presence = segment.penalties
+    for token in {*tokens.tolist()}:
+        row[token] = row[token] / repetition if row[token] > 0 else row[token] * repetition
+        if token in output:
+            row[token] -= frequency * np.float32(output.count(token))
+            row[token] -= presence
+    row[segment.bias_ids] += segment.bias
+    if segment.masks is not None:
+        assert segment.masks.shape == (segment.rows, -(-len(row) // 32))
+        allowed = np.unpackbits(segment.masks[i].view(np.uint8), bitorder="little")[: len(row)]
+        row[allowed == 0] = -np.inf
+    if i < segment.banned_rows:
+        kept = row.copy()
+        row[segment.banned[segment.banned < len(row)]] = -np.inf
+        if row.max() == -np.inf:
+            row[:] = kept
 
 
 class NullPlayer:

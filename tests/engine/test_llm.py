@@ -110,6 +110,7 @@ def test_the_json_object(llm: LLM) -> None:
         "text",
         "token_ids",
         "finish_reason",
+        "stop_reason",
         "usage",
         "timings",
         "speculation",

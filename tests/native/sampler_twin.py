@@ -7,11 +7,16 @@ Owns: exact fma, exp, Philox and the choice of one token, step by step and witho
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 F32 = np.float32
 Row = NDArray[np.float32]
+
+Pairs = Sequence[tuple[int, float]]
 
 EXP_HI = F32(88.0)
 EXP_LO = F32(-69.0)
@@ -22,6 +27,15 @@ EXP_MAGIC = F32(1.5 * 2**23)
 EXP_C = [
     F32(float.fromhex(c))
     for c in ("0x1.6a241ap-10", "0x1.1239f2p-7", "0x1.5558f2p-5", "0x1.555492p-3", "0x1.fffffcp-2")
+]
+
+LOG_SQRT_HALF_BITS = 0x3F3504F3
+LOG_C = [
+    F32(float.fromhex(c))
+    for c in (
+        *("-0x1.38c1aep-4", "0x1.05649ap-3", "-0x1.0d875ap-3", "0x1.22d90ap-3"),
+        *("-0x1.5471f6p-3", "0x1.99a012p-3", "-0x1.000228p-2", "0x1.555554p-2"),
+    )
 ]
 
 LANES = 16
@@ -60,6 +74,21 @@ def exp_f32(x: Row) -> Row:
     scaled = (y.view(np.int32) + (n.astype(np.int32) << 23)).astype(np.int32).view(F32)
     result: Row = np.where(x < EXP_LO, F32(0.0), scaled)
     return result
+
+
+def log_f32(x: F32) -> F32:
+    """log of a normal number; steps and order as in csrc/simd/log_spec.h."""
+    bits = int(np.array(x, F32).view(np.int32))
+    e = (bits - LOG_SQRT_HALF_BITS) >> 23
+    m = np.array(bits - (e << 23), np.int32).view(F32)
+    n, f = F32(e), m - F32(1.0)
+    f2 = f * f
+    p: Row | F32 = LOG_C[0]
+    for c in LOG_C[1:]:
+        p = exact_fma(p, f, c)
+    y = exact_fma(n, LN2_LO, (f * f2) * p)
+    y = exact_fma(F32(-0.5), f2, y)
+    return F32(exact_fma(n, LN2_HI, f + y))
 
 
 def philox_4x32_10(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, ...]:
@@ -118,6 +147,48 @@ def draw_from_prefix(ids: NDArray[np.intp], weights: Row, u: F32) -> int:
     return int(ids[np.argmax(running > u * running[-1])])
 
 
+def logprobs_row(logits: Row, vocab_size: int, token: int, top: int) -> tuple[F32, list[int], Row]:
+    """(logprob of token, the likeliest ids, their logprobs), by csrc/logprobs.h."""
+    row = np.asarray(logits[:vocab_size], F32)
+    below = row - row.max()
+    values = below - log_f32(sum_lanes(exp_f32(below)))
+    ids = np.argsort(-row, kind="stable")[:top]
+    return values[token], ids.tolist(), values[ids]
+
+
+def edit_row(
+    row: Row,
+    *,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+    repetition: float = 1.0,
+    frequency: float = 0.0,
+    presence: float = 0.0,
+    bias: Pairs = (),
+    allowed: NDArray[np.bool_] | None = None,
+    banned: Sequence[int] = (),
+) -> Row | None:
+    """The edited row [vocab], by csrc/logit_edits.h; None if it can't be used."""
+    row = row.copy()
+    inside = range(len(row))
+    with np.errstate(over="ignore"):
+        for token in {*prompt, *output} & {*inside}:
+            above = row[token] > 0
+            row[token] = row[token] / F32(repetition) if above else row[token] * F32(repetition)
+            if count := list(output).count(token):
+                row[token] = row[token] - F32(frequency) * F32(count)
+                row[token] = row[token] - F32(presence)
+        for token, value in bias:
+            row[token] = row[token] + F32(value)
+    if not np.isfinite(row).all():
+        return None
+    if allowed is not None:
+        row[~allowed] = -np.inf
+    after = row.copy()
+    after[[token for token in banned if token in inside]] = -np.inf
+    return after if after.max() > -np.inf else row
+
+
 def sample_row(
     logits: Row,
     vocab_size: int,
@@ -129,14 +200,20 @@ def sample_row(
     seed: int = 0,
     output_index: int = 0,
     choice_index: int = 0,
+    edits: Mapping[str, Any] | None = None,
 ) -> int:
     """The token of one row of logits [>= vocab_size]; -1 if one below vocab_size is not finite.
 
-    temperature 0: greedy; top_k 0, top_p 1, min_p 0: off.
+    temperature 0: greedy; top_k 0, top_p 1, min_p 0: off. edits: arguments of edit_row.
     """
     row = np.asarray(logits[:vocab_size], F32)
     if len(row) == 0 or not np.isfinite(row).all():
         return -1
+    if edits is not None:
+        edited = edit_row(row, **edits)
+        if edited is None or edited.max() == -np.inf:
+            return -1
+        row = edited
     if not F32(temperature) > 0:
         return int(np.argmax(row))  # numpy returns the first of equal values
     with np.errstate(over="ignore", under="ignore"):

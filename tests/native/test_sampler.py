@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import sampler_twin
 from numpy.typing import NDArray
-from programs import Bench, Rows, play_flagged
+from programs import Bench, Rows, bits, play_flagged
 
 VOCAB = 1500  # more than one block of 1024, not a multiple of 16
 PADDED = 1536
@@ -68,7 +68,12 @@ def row_of(maker: Maker, seed: int) -> Rows:
     return row
 
 
-def sample(player: Any, settings: list[dict[str, Any]], vocab_size: int = VOCAB) -> list[int]:
+def sample(
+    player: Any,
+    settings: list[dict[str, Any]],
+    vocab_size: int = VOCAB,
+    edits: Sequence[tuple[Any, ...]] = (),
+) -> list[int]:
     def column(name: str, dtype: Any) -> NDArray[Any]:
         return np.array([s[name] for s in settings], dtype)
 
@@ -81,8 +86,47 @@ def sample(player: Any, settings: list[dict[str, Any]], vocab_size: int = VOCAB)
         column("output_index", np.uint32),
         column("choice_index", np.uint32),
         vocab_size,
+        edits,
     ).tolist()
     return ids
+
+
+def edits_of(rng: np.random.Generator, rows: int) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+    """Random edits of `rows` rows of one request: as arrays of a call, and by the twin's names."""
+    few = rng.integers(0, VOCAB, 40)
+    prompt = rng.choice(few, rng.integers(0, 30)).tolist()
+    output = rng.choice(few, rng.integers(rows - 1, 30)).tolist()
+    penalties = rng.choice([0.5, 1.0, 1.2]), rng.choice([0, 0.7, -1]), rng.choice([0, 0.4, 2])
+    bias = {int(t): float(b) for t, b in zip(few[:5], rng.uniform(-100, 100, 5), strict=True)}
+    banned = few[5 : 5 + rng.integers(5)].tolist()
+    banned_rows = int(rng.integers(rows + 1))
+    allowed = None
+    masks = None
+    if rng.integers(2):
+        allowed = rng.random((rows, 32 * (-(-VOCAB // 32)))) < rng.choice([0.01, 0.5])
+        masks = np.packbits(allowed, axis=1, bitorder="little").view(np.uint32)
+    arrays = (
+        np.array([*prompt, *output], np.int32),
+        len(prompt),
+        np.array(penalties, np.float32),
+        np.array([*bias], np.int32),
+        np.array([*bias.values()], np.float32),
+        np.array(banned, np.int32),
+        banned_rows,
+        masks,
+    )
+    named = [
+        {
+            "prompt": prompt,
+            "output": output[: len(output) + 1 - rows + i],
+            **dict(zip(("repetition", "frequency", "presence"), penalties, strict=True)),
+            "bias": tuple(bias.items()),
+            "allowed": None if allowed is None else allowed[i, :VOCAB],
+            "banned": banned if i < banned_rows else (),
+        }
+        for i in range(rows)
+    ]
+    return arrays, named
 
 
 def settings_of(rng: np.random.Generator, combo: tuple[float, int, float, float]) -> dict[str, Any]:
@@ -205,3 +249,93 @@ def test_frequencies(bench: Bench) -> None:
                 counts[token] += 1
     share = np.array(list(counts.values())) / 4000
     assert np.abs(share - probabilities).max() < 0.03
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_edits(bench: Bench, isa: str, threads: int) -> None:
+    """Requests of several rows side by side, some edited and some not."""
+    rng = np.random.default_rng(23)
+    player = bench.player(isa, threads)
+    changed = 0
+    for start in range(0, 40 * ROWS, ROWS):
+        maker = MAKERS[start // ROWS % len(MAKERS)]
+        rows = np.stack([row_of(maker, start + i) for i in range(ROWS)])
+        play_flagged(player, rows)
+        settings, named, edits = [], [], []
+        while len(settings) < ROWS:
+            count = min(int(rng.integers(1, 6)), ROWS - len(settings))
+            combo = tuple(rng.choice(choices) for choices in (TEMPERATURES, TOP_KS, TOP_PS, MIN_PS))
+            combo = (combo[0], int(combo[1]), combo[2], combo[3])
+            if rng.integers(4):
+                arrays, names = edits_of(rng, count)
+                edits.append((len(settings), count, *arrays))
+                named += names
+            else:
+                named += [None] * count
+            settings += [settings_of(rng, combo) for _ in range(count)]
+        got = sample(player, settings, edits=edits)
+        twin = [
+            sampler_twin.sample_row(row, VOCAB, edits=edit, **setting)
+            for row, setting, edit in zip(rows, settings, named, strict=True)
+        ]
+        assert got == twin
+        changed += sum(a != b for a, b in zip(got, sample(player, settings), strict=True))
+    assert changed > 100
+
+
+def test_logprobs(bench: Bench, isa: str) -> None:
+    player = bench.player(isa, 2)
+    rng = np.random.default_rng(29)
+    for maker in MAKERS:
+        if maker is extreme:
+            continue  # l - m overflows: no logprob
+        rows = np.stack([row_of(maker, i) for i in range(ROWS)])
+        play_flagged(player, rows)
+        which = rng.integers(0, ROWS, 30).astype(np.int32)
+        tokens = rng.integers(0, VOCAB, 30).astype(np.int32)
+        chosen, ids, values = player.logprobs(which, tokens, 20, VOCAB)
+        for i, (row, token) in enumerate(zip(which, tokens, strict=True)):
+            logprob, top, logprobs = sampler_twin.logprobs_row(rows[row], VOCAB, token, 20)
+            assert bits(chosen[i : i + 1]) == bits(np.array([logprob]))
+            assert ids[20 * i : 20 * i + 20].tolist() == top
+            assert np.array_equal(bits(values[20 * i : 20 * i + 20]), bits(logprobs))
+
+
+def test_bad_edits_and_logprobs(bench: Bench) -> None:
+    player = bench.player("scalar")
+    rows = np.stack([row_of(peaked, i) for i in range(4)])
+    play_flagged(player, rows)
+    greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    settings = [greedy | {"seed": 1, "output_index": 0, "choice_index": 0}] * 4
+    empty = np.zeros(0, np.int32)
+    good: list[Any] = [1, 2, np.array([3, 4], np.int32), 1, np.ones(3, np.float32)]
+    good += [empty, np.zeros(0, np.float32), empty, 0, np.full((2, 47), 2**32 - 1, np.uint32)]
+    assert sample(player, settings, edits=[tuple(good)]) == sample(player, settings)
+    for place, value in (
+        (0, 3),  # rows 3 and 4
+        (0, -1),
+        (1, 0),
+        (1, 4),
+        (2, np.zeros(1, np.int32)),  # fewer than the prompt and the draft
+        (2, np.zeros(2, np.int64)),
+        (3, 2),
+        (4, np.ones(2, np.float32)),
+        (5, np.zeros(1, np.int32)),  # an id without a bias
+        (8, -1),
+        (9, np.zeros((1, 47), np.uint32)),
+        (9, np.zeros((2, 46), np.uint32)),
+        (9, np.zeros((2, 47), np.int64)),
+    ):
+        bad = [*good]
+        bad[place] = value
+        with pytest.raises(ValueError, match=r"edits|masks|penalties|bias"):
+            sample(player, settings, edits=[tuple(bad)])
+    with pytest.raises(ValueError, match="ten fields"):
+        sample(player, settings, edits=[tuple(good[:9])])
+    one = np.zeros(1, np.int32)
+    for args in ((one, empty, 1, 9), (one + 4, one, 1, 9), (one - 1, one, 1, 9)):
+        with pytest.raises(ValueError, match="row"):
+            player.logprobs(*args)
+    for args in ((one, one, -1, 9), (one, one, 10, 9), (one, one, 1, 0), (one, one, 1, PADDED + 1)):
+        with pytest.raises(ValueError, match="out of range"):
+            player.logprobs(*args)

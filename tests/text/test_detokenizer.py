@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,28 @@ def test_control_tokens_are_silent_unless_asked_for() -> None:
     ids = TINY.encode("hello<|im_end|>", parse_special=True)
     assert "".join(deltas(ids, [], True)[0]) == "hello"
     assert "".join(deltas(ids, [], False)[0]) == "hello<|im_end|>"
+
+
+@given(text_ids, stops, st.integers(0, 12))
+def test_stops_that_are_complete_too_early_are_text(
+    ids: list[int], stop: list[str], early: int
+) -> None:
+    detokenizer = Detokenizer(TINY, stop)
+    shown = "".join(detokenizer.push(id, may_stop=i >= early) for i, id in enumerate(ids))
+    shown += detokenizer.finish()
+    codec = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    length = len(codec.decode(b"".join(TINY.token_bytes(id) for id in ids[:early])))
+    text = TINY.decode(ids)
+    want = (text, None)
+    for end in range(length + 1, len(text) + 1):
+        met = [s for s in stop if text[:end].endswith(s)]
+        if met:
+            longest = max(met, key=len)
+            want = (text[: end - len(longest)], longest)
+            break
+    # Of a stop string that begins in what was shown before, the shown part stays.
+    assert shown == want[0] or (want[0] == shown[: len(want[0])] and len(shown) <= length)
+    assert detokenizer.stopped == want[1]
 
 
 def test_bad_arguments() -> None:

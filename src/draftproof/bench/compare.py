@@ -15,7 +15,7 @@ from draftproof.bench.metrics import median, overall_speedup, ratio, token_diges
 from draftproof.bench.workloads import Workload
 from draftproof.config import SpeculativeConfig
 from draftproof.outputs import Completion
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 
 OFF = SpeculativeConfig(drafter="off")
 WARM_UP_TOKENS = 8

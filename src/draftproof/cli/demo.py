@@ -18,7 +18,7 @@ from draftproof.config import SpeculativeConfig, check_int
 if TYPE_CHECKING:
     from draftproof.llm import LLM
     from draftproof.outputs import Completion
-    from draftproof.request import SamplingParams
+    from draftproof.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def measure(
     """Runs every prompt in all MODES; greedy, one after the other.
 
     `on_start(prompt, mode)` comes before each run, `on_text(piece)` while it answers."""
-    from draftproof.request import SamplingParams
+    from draftproof.sampling import SamplingParams
 
     configs = {
         OFF: SpeculativeConfig(drafter="off"),

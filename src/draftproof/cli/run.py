@@ -34,7 +34,7 @@ from draftproof.errors import InvalidRequestError, ModelNotFoundError
 if TYPE_CHECKING:
     from draftproof.llm import LLM
     from draftproof.outputs import Completion
-    from draftproof.request import SamplingParams
+    from draftproof.sampling import SamplingParams
 
 Prompt = str | list[dict[str, str]]
 """Raw text, or the messages of a chat."""
@@ -211,7 +211,7 @@ def generate(
 
 def run_prompt(options: RunOptions) -> int:
     """The exit code of `draftproof run`."""
-    from draftproof.request import SamplingParams
+    from draftproof.sampling import SamplingParams
 
     model, argument = split_arguments(options.model, options.prompt)
     if options.raw and options.system is not None:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.engine.logit_edits import SegmentEdits, narrow
+from draftproof.outputs import TokenLogprob
+
 if TYPE_CHECKING:
     from draftproof._native import Player
     from draftproof.engine.scheduler import Segment
@@ -35,6 +38,7 @@ class BatchRunner:
         self._seed: NDArray[np.uint64] = np.zeros(max_logit_rows, np.uint64)
         self._output_index: NDArray[np.uint32] = np.zeros(max_logit_rows, np.uint32)
         self._choice_index: NDArray[np.uint32] = np.zeros(max_logit_rows, np.uint32)
+        self._edits: list[SegmentEdits] = []
         # Text has the same position on all three rotary axes.
         count = np.arange(max(context, max_rows), dtype=np.int32)
         self._text_positions: NDArray[np.int32] = np.repeat(count[:, None], 3, axis=1)
@@ -46,6 +50,7 @@ class BatchRunner:
         [], or [-1] if one of its rows failed: a broken prompt row spoils all that follow.
         """
         row = marked = entry = 0
+        self._edits.clear()
         for i, segment in enumerate(segments):
             rows, marks = len(segment.tokens), segment.num_logits
             self._tokens[row : row + rows] = segment.tokens
@@ -73,6 +78,24 @@ class BatchRunner:
         """[marked rows of the last run, vocab]: a view, overwritten by the next run."""
         return self._player.logits()
 
+    def logprobs(self, first_row: int, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
+        """Of tokens[i] in marked row first_row + i of the last run, with the `top` likeliest."""
+        rows = self._text_positions[first_row : first_row + len(tokens), 0]
+        chosen, ids, values = self._player.logprobs(
+            np.ascontiguousarray(rows),
+            np.array(tokens, np.int32),
+            min(top, self._vocab_size),
+            self._vocab_size,
+        )
+        width = ids.size // len(tokens)
+        id_list, value_list = ids.tolist(), values.tolist()
+        found = []
+        for i, (token, logprob) in enumerate(zip(tokens, chosen.tolist(), strict=True)):
+            span = slice(i * width, (i + 1) * width)
+            best = tuple(zip(id_list[span], value_list[span], strict=True))
+            found.append(TokenLogprob(token, logprob, best))
+        return found
+
     def _mark(self, segment: Segment, span: slice, first_row: int) -> None:
         request = segment.request
         sampling = request.sampling
@@ -83,9 +106,11 @@ class BatchRunner:
         ]
         self._temperature[span] = sampling.temperature
         self._top_k[span] = sampling.top_k
-        self._top_p[span] = _narrow(sampling.top_p)
-        self._min_p[span] = _narrow(sampling.min_p)
+        self._top_p[span] = narrow(sampling.top_p)
+        self._min_p[span] = narrow(sampling.min_p)
         self._seed[span] = request.seed
+        if request.edits is not None:
+            self._edits.append(request.edits.rows_of(segment, span.start))
 
     def _sample(self, marked: int) -> list[int]:
         targets: list[int] = self._player.sample(
@@ -97,14 +122,9 @@ class BatchRunner:
             self._output_index[:marked],
             self._choice_index[:marked],
             self._vocab_size,
+            self._edits,
         ).tolist()
         return targets
-
-
-def _narrow(probability: float) -> float:
-    """Values that would be float32 denormals count as 0: whether numpy keeps or flushes them would
-    depend on the caller's floating-point environment."""
-    return probability if probability >= 2.0**-126 else 0.0
 
 
 def _block_tables(segments: Sequence[Segment]) -> NDArray[np.int32]:

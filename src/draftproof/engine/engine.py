@@ -15,6 +15,7 @@ from draftproof.drafting import Controller, DraftMemory, make_drafter
 from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
+from draftproof.engine.logit_edits import LogitEdits
 from draftproof.engine.scheduler import Scheduler, Segment
 from draftproof.engine.totals import Totals
 from draftproof.errors import ContextLengthError, InvalidRequestError, OutOfMemoryError
@@ -23,6 +24,7 @@ from draftproof.verification import Replay, verify
 
 if TYPE_CHECKING:
     from draftproof._native import KvCache, Player
+    from draftproof.outputs import TokenLogprob
 
 
 class Engine:
@@ -114,6 +116,7 @@ class Engine:
             drafter, request.speculation, request.stats, self.memory, self._vocab_size
         )
         request.controller.start(request.tokens)
+        request.edits = LogitEdits.of(request)
         self.scheduler.waiting.append(request)
 
     def check(self, request: Request) -> None:
@@ -132,6 +135,12 @@ class Engine:
         if not 0 <= min(request.tokens) <= max(request.tokens) < self._vocab_size:
             raise InvalidRequestError(
                 f"prompt holds a token id outside 0..{self._vocab_size - 1} (the vocabulary)"
+            )
+        outside = [t for t, _ in request.sampling.bias_pairs if t >= self._vocab_size]
+        if outside:
+            raise InvalidRequestError(
+                f"logit_bias names token {outside[0]}, outside 0..{self._vocab_size - 1} (the "
+                "vocabulary)"
             )
         limit = request.sampling.max_tokens or self._context
         request.max_total = min(self._context, num_prompt + limit)
@@ -226,8 +235,11 @@ class Engine:
     def _emit(self, request: Request, tokens: Sequence[int], marked: int) -> int:
         """Tokens one by one until the answer ends; returns how many were emitted."""
         before = request.num_output
+        logprobs: list[TokenLogprob] = []
+        if request.sampling.logprobs is not None:
+            logprobs = self._runner.logprobs(marked, tokens, request.sampling.logprobs)
         for i, token in enumerate(tokens):
-            request.emit(token)
+            request.emit(token, logprobs[i] if logprobs else None)
             if request.logits_hash is not None and token >= 0:
                 request.logits_hash.update(self._runner.logits()[marked + i].tobytes())
             if request.finish_reason is not None:

@@ -40,15 +40,16 @@ class Detokenizer:
         self._held = ""  # decoded text that may be the beginning of a stop string
         self.stopped = None
 
-    def push(self, token_id: int) -> str:
+    def push(self, token_id: int, may_stop: bool = True) -> str:
         """The text that became certain with this token; "" once a stop string was met.
 
+        may_stop False: stop strings that this token completes are plain text.
         Raises InvalidRequestError for an id out of range.
         """
         data = self._tokenizer.token_bytes(token_id)
         if self.stopped is not None or token_id in self._hidden:
             return ""
-        return self._release(self._utf8.decode(data))
+        return self._release(self._utf8.decode(data), may_stop)
 
     def finish(self) -> str:
         """The rest: incomplete UTF-8 as U+FFFD, and what was held back for a stop string."""
@@ -58,18 +59,20 @@ class Detokenizer:
         rest, self._held = self._held, ""
         return certain + rest
 
-    def _release(self, text: str) -> str:
+    def _release(self, text: str, may_stop: bool = True) -> str:
         if not self._stop:
             return text
         if not text:
             return ""
+        before = len(self._held)
         self._held += text
+        # What was complete before was allowed to pass.
         found = [
             (at + len(stop), -len(stop), stop)
             for stop in self._stop
-            if (at := self._held.find(stop)) >= 0
+            if (at := self._held.find(stop, max(0, before - len(stop) + 1))) >= 0
         ]
-        if found:
+        if found and may_stop:
             end, _, self.stopped = min(found)
             certain, self._held = self._held[: end - len(self.stopped)], ""
             return certain
