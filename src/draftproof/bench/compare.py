@@ -48,8 +48,9 @@ class CompareSettings:
 
 @dataclass(frozen=True)
 class PromptResult:
-    """One prompt. off_tps, on_tps: medians. modelled_speedup, acceptance_rate and
-    mean_acceptance_length: of the run of median speed; modelled is None if it kept no ledger.
+    """One prompt. off_tps, on_tps: medians. modelled_speedup, acceptance_rate,
+    mean_acceptance_length, tries and accepted_per_position (tries that accepted draft token i): of
+    the run of median speed; modelled is None if it kept no ledger.
     control: off against off, 1 = no noise, None = no second off run. first_difference: the first
     output token that differs, None = none does."""
 
@@ -65,6 +66,8 @@ class PromptResult:
     sha256_on: str
     first_difference: int | None = None
     control: float | None = None
+    tries: int = 0
+    accepted_per_position: tuple[int, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -178,6 +181,8 @@ def compare(
         if different
         else None,
         control=_control([_rate(c) for c in off]),
+        tries=typical.speculation["tries"],
+        accepted_per_position=tuple(typical.speculation["accepted_per_position"]),
     )
 
 

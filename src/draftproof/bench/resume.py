@@ -73,6 +73,7 @@ class Journal:
         for number, line in enumerate(lines, 2):
             record = _object(line)
             if record is not None and names <= set(record):
+                record["accepted_per_position"] = tuple(record["accepted_per_position"])
                 result = PromptResult(**{name: record[name] for name in names})
                 self.done[result.id] = result
             elif number <= len(lines):

@@ -114,6 +114,10 @@ def compare(
             help="For --drafter-only: V(m) from `draftproof profile --json`. Default: typical.",
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg|png", help="Draw it too; needs the extra `plot`."),
+    ] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.MD,
     as_json: Json = False,
 ) -> None:
@@ -141,6 +145,7 @@ def compare(
             drafter_only=drafter_only,
             replay=replay,
             profile=profile,
+            plot=plot,
             format="json" if as_json else format_.value,
         )
         code = run_bench(options)

@@ -50,6 +50,7 @@ class BenchOptions:
     drafter_only: bool = False
     replay: Path | None = None
     profile: Path | None = None
+    plot: Path | None = None
     format: str = "md"
 
 
@@ -117,12 +118,15 @@ def check_options(options: BenchOptions) -> None:
         raise InvalidRequestError(
             "--drafter-only and --replay FILE belong together: give both or neither"
         )
+    if options.plot is not None and options.drafter_only:
+        raise InvalidRequestError("--plot is for runs of a model, not for --drafter-only")
     if options.profile is not None and not options.drafter_only:
         raise InvalidRequestError("--profile is for --drafter-only: a real run measures V itself")
 
 
 def run_bench(options: BenchOptions) -> int:
     """The exit code of `draftproof bench`."""
+    from draftproof.bench import plot
     from draftproof.bench.compare import CompareSettings
     from draftproof.bench.noise import Watch
     from draftproof.bench.report import render
@@ -133,6 +137,8 @@ def run_bench(options: BenchOptions) -> int:
         from draftproof.cli.bench_replay import run_replay
 
         return run_replay(options, speculation)
+    if options.plot is not None:
+        plot.check_plot(options.plot)
     workloads, complaints = chosen_workloads(options)
     for complaint in complaints:
         note(f"draftproof: skipped: {complaint}")
@@ -149,6 +155,9 @@ def run_bench(options: BenchOptions) -> int:
     out = TextOut()
     out.write(render(options.format, engine, results))
     out.finish()
+    if options.plot is not None:
+        plot.draw_comparison(engine, results, options.plot)
+        note(f"plot written to {options.plot}")
     for reason in engine["noise_reasons"]:
         note(f"noisy: {reason}")
     different = [result for result in results if not result.identical]
