@@ -60,7 +60,7 @@ void test_store(Report& report, KvType type, int head_dim) {
   for (size_t i = 0; i < s.values.size(); i += 3)
     s.values[i] = (2048.5f + static_cast<float>(i)) * 0x1p-12f;
   Words want;
-  for (const Kernels* row : available_kernels()) {
+  for (const Kernels* row : tested_kernels()) {
     Bytes pages(s.bytes(), 0xff);
     bool good = true;
     for (int p = 0; p < positions; ++p) good = s.store(*row, pages.data(), p) && good;
@@ -76,7 +76,7 @@ void test_store(Report& report, KvType type, int head_dim) {
     broken.values[static_cast<size_t>(head_dim) - 1] = bad;
     broken.keys[static_cast<size_t>(head_dim)] = bad;
     Bytes pages(s.bytes(), 0xff);
-    for (const Kernels* row : available_kernels())
+    for (const Kernels* row : tested_kernels())
       report.check(!broken.store(*row, pages.data(), 0) && !broken.store(*row, pages.data(), 1),
                    "%s: row %s takes %g", kernel.c_str(), row->name, bad);
   }
@@ -185,7 +185,7 @@ void test_span(Report& report, const Shape& shape, bool in_quick) {
       const auto from =
           want.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(first) * row_floats);
       const auto to = from + static_cast<std::ptrdiff_t>(static_cast<size_t>(m) * row_floats);
-      for (const Kernels* row : available_kernels())
+      for (const Kernels* row : tested_kernels())
         report.compare(kernel, row->name, in_quick && quick_m, m,
                        words_of(span.run(*row, c, first, m)), words_of({from, to}));
     }
@@ -203,7 +203,7 @@ void test_combine(Report& report) {
       state[1] = 2.5f;
       part[1] = 511.0f;
       Words want;
-      for (const Kernels* row : available_kernels()) {
+      for (const Kernels* row : tested_kernels()) {
         auto out = state;
         row->combine_span(out.data(), part.data(), stride);
         if (want.empty()) want = words_of(out);

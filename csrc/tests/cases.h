@@ -10,6 +10,7 @@
 
 #include "dispatch.h"
 #include "report.h"
+#include "tested_kernels.h"
 
 namespace draftproof::test {
 

@@ -274,7 +274,7 @@ void test_shape(Report& report, WeightType type, const Shape& shape, bool in_qui
     const int first = Random(static_cast<uint64_t>(m)).below(kRows - m + 1);
     const auto from = want.begin() + static_cast<std::ptrdiff_t>(first * c.out_stride());
     const auto to = from + static_cast<std::ptrdiff_t>(static_cast<size_t>(m) * c.out_stride());
-    for (const Kernels* row : available_kernels())
+    for (const Kernels* row : tested_kernels())
       report.compare(kernel, row->name, in_quick && quick_m, m,
                      words_of(c.run(*row, first, m, &report)), words_of({from, to}));
   }
@@ -311,7 +311,7 @@ void test_bound(Report& report, WeightType type, uint8_t fill, float expected) {
       for (int o = 0; o < kLanes; ++o)
         want[static_cast<size_t>(r) * c.out_stride() + static_cast<size_t>(o)] =
             r % 2 ? -expected : expected;
-    for (const Kernels* row : available_kernels())
+    for (const Kernels* row : tested_kernels())
       report.compare(std::string("linear/") + t.name, row->name, m <= 8, m,
                      words_of(c.run(*row, 0, m, &report)), words_of(want));
   }
@@ -361,7 +361,7 @@ void test_linear(Report& report) {
   test_bound(report, WeightType::kMXFP4, 0xff, -48768.0f);
   // Every row has functions of its own: none is the scalar row's under another name. (The amx row
   // has the avx512 row's for float types.)
-  const auto& rows = available_kernels();
+  const auto& rows = tested_kernels();
   for (size_t i = 0; i < rows.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       for (const WeightType type : kTypes)

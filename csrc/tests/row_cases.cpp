@@ -17,7 +17,7 @@ template <class Run>
 Words compare_rows(Report& report, const std::string& kernel, bool in_quick, int m, Run run) {
   if (report.quick() && !in_quick) return {};
   const Words want = run(scalar_kernels());
-  for (const Kernels* row : available_kernels())
+  for (const Kernels* row : tested_kernels())
     report.compare(kernel, row->name, in_quick, m, run(*row), want);
   return want;
 }
@@ -120,7 +120,7 @@ void test_quantize(Report& report) {
     const auto b = quantized(scalar_kernels().quantize256, x, 256);
     compare_rows(report, "quantize256", true, 1,
                  [&](const Kernels& k) { return without_sums(quantized(k.quantize256, x, 256)); });
-    for (const Kernels* row : available_kernels())
+    for (const Kernels* row : tested_kernels())
       report.check(sums_of(quantized(row->quantize256, x, 256)) == sums_of_quants(b),
                    "quantize256: row %s, kind %d: sums", row->name, kind);
     const bool finite = kind != 16 && kind != 17;
@@ -327,7 +327,7 @@ void test_finish(Report& report) {
     for (const float l :
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       state[1] = l;
-      for (const Kernels* row : available_kernels())
+      for (const Kernels* row : tested_kernels())
         report.check(!row->finish_attention(state.data(), head_dim, out.data()),
                      "finish_attention: row %s takes l %g", row->name, l);
     }
