@@ -11,15 +11,24 @@ from server_support import FakeLLM, Running, serving
 from tiny_models import TinyModels
 
 
-@pytest.fixture
-def fake() -> FakeLLM:
-    return FakeLLM()
+@pytest.fixture(scope="session")
+def _recital() -> Iterator[tuple[FakeLLM, Running]]:
+    llm = FakeLLM()
+    with serving(llm) as server:
+        yield llm, server
 
 
 @pytest.fixture
-def running(fake: FakeLLM) -> Iterator[Running]:
-    with serving(fake) as server:
-        yield server
+def fake(_recital: tuple[FakeLLM, Running]) -> FakeLLM:
+    """The LLM behind `running`, as new."""
+    _recital[0].__init__()  # type: ignore[misc]
+    return _recital[0]
+
+
+@pytest.fixture
+def running(fake: FakeLLM, _recital: tuple[FakeLLM, Running]) -> Running:
+    """A server in front of an LLM that recites; one for all tests."""
+    return _recital[1]
 
 
 @pytest.fixture(scope="session")

@@ -74,14 +74,15 @@ class Access:
         }
 
     def preflight(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The answer to OPTIONS: what an allowed page may send."""
-        allowed = self.cors(headers)
-        if allowed:
-            wanted = headers.get("access-control-request-headers", "content-type")
-            allowed["access-control-allow-methods"] = "GET, POST, OPTIONS"
-            allowed["access-control-allow-headers"] = wanted
-            allowed["access-control-max-age"] = "600"
-        return allowed
+        """Further headers of the answer to OPTIONS: what an allowed page may send."""
+        if not self.cors(headers):
+            return {}
+        wanted = headers.get("access-control-request-headers", "content-type")
+        return {
+            "access-control-allow-methods": "GET, POST, OPTIONS",
+            "access-control-allow-headers": wanted,
+            "access-control-max-age": "600",
+        }
 
 
 def _host_name(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The ASGI application: which path does what, and what happens around every request.
+"""The ASGI application: what happens around every request, whatever its path.
 
 Knows no field of a protocol and nothing of sockets.
 """
@@ -6,118 +6,18 @@ Knows no field of a protocol and nothing of sockets.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftproof.server.access import Access
-from draftproof.server.body import read_json
 from draftproof.server.errors import ApiError, error_body, of_exception
 from draftproof.server.log import RequestRecord
-from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
-from draftproof.server.protocol.common import Fields, encode, of_client, ping_interval
-from draftproof.server.protocol.openai_chat import ChatAnswer, ChatRequest, chat_job, renamed
+from draftproof.server.protocol.common import encode
+from draftproof.server.routes import RECORD, Handler, Routes
 from draftproof.server.service import Service
-from draftproof.server.streams import Reply
-
-RECORD = "draftproof.record"
-FieldsT = TypeVar("FieldsT", bound=Fields)
-Handler = Callable[[Request], Awaitable[ASGIApp]]
-
-
-def json_response(value: Any, status: int = 200) -> Response:
-    return Response(encode(value), status, media_type="application/json")
-
-
-class Routes:
-    """The handlers. Each takes a request and gives an ASGI response; errors are raised."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def table(self) -> list[Route]:
-        def get(path: str, handler: Handler) -> Route:
-            return Route(path, handler, methods=["GET"])
-
-        def post(path: str, handler: Handler) -> Route:
-            return Route(path, handler, methods=["POST"])
-
-        return [
-            get("/health", self.health),
-            get("/v1/health", self.health),
-            get("/metrics", self.metrics),
-            get("/v1/models", self.models),
-            get("/v1/models/{name:path}", self.model),
-            post("/v1/chat/completions", self.chat),
-        ]
-
-    async def health(self, request: Request) -> Response:
-        self._service.check_open()
-        return json_response({"status": "ok"})
-
-    async def metrics(self, request: Request) -> Response:
-        return Response(self._service.metrics.text(), media_type=METRICS_TYPE)
-
-    async def models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [self._model_entry()]})
-
-    async def model(self, request: Request) -> Response:
-        self._service.served.check_model(request.path_params["name"])
-        return json_response(self._model_entry())
-
-    def _model_entry(self) -> dict[str, Any]:
-        served = self._service.served
-        info = served.info
-        return {
-            "id": served.config.name,
-            "object": "model",
-            "created": served.created,
-            "owned_by": "draftproof",
-            "max_model_len": info.context,
-            "meta": {
-                "n_ctx": info.context,
-                "n_vocab": info.vocab_size,
-                "n_params": info.parameters,
-                "family": info.family,
-                "quantization": info.quantization,
-            },
-        }
-
-    async def chat(self, request: Request) -> ASGIApp:
-        wire = await self._read(request, ChatRequest)
-        served = self._service.served
-        to_error = of_client(wire, renamed(wire))
-        try:
-            job = await chat_job(wire, served, _record(request).tenant)
-            ping = ping_interval(wire)
-        except Exception as error:
-            raise to_error(error) from error
-        return Reply(
-            self._service,
-            [job],
-            ChatAnswer(wire, served, [job]),
-            _record(request),
-            stream=bool(wire.stream),
-            ping_interval=ping,
-            to_error=to_error,
-        )
-
-    async def _read(self, request: Request, type: type[FieldsT]) -> FieldsT:
-        """The checked body of a request for an answer."""
-        self._service.check_open()
-        config = self._service.config
-        wire = await read_json(request, type, config.max_body, config.body_timeout)
-        self._service.served.check_model(wire.model)
-        return wire
-
-
-def _record(request: Request) -> RequestRecord:
-    record: RequestRecord = request.scope[RECORD]
-    return record
 
 
 class App:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from draftproof.server.config import ServerConfig
-from draftproof.server.errors import ApiError
+from draftproof.server.errors import ApiError, bad_field
 from draftproof.server.jobs import Messages
 from draftproof.text.answer_parts import AnswerSplitter, Splitter, Tools
 from draftproof.text.reasoning import CLOSE as THINK_CLOSE
@@ -18,6 +19,7 @@ from draftproof.text.tool_calls import call_format, call_splitter
 if TYPE_CHECKING:
     from draftproof.llm import LLM
 
+_ENCODED_AT_ONCE = 4096  # characters; longer texts are encoded beside the event loop
 _PROMPT_END = 16  # tokens that show whether a prompt opens the thoughts
 
 
@@ -31,6 +33,7 @@ class Served:
         self.created = int(time.time())
         self.call_format = call_format(self.info.chat_template)
         self.thinks = THINK_CLOSE in self.info.chat_template
+        self._fim = _fim_tokens(llm)
         self.defaults: dict[str, Any] = {"temperature": 1.0, **self.info.generation_config}
 
     def check_model(self, name: str | None) -> None:
@@ -46,6 +49,55 @@ class Served:
                 param="model",
                 code="model_not_found",
             )
+
+    def entry(self) -> dict[str, Any]:
+        """The model in /v1/models."""
+        info = self.info
+        return {
+            "id": self.config.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "draftproof",
+            "max_model_len": info.context,
+            "meta": {
+                "n_ctx": info.context,
+                "n_vocab": info.vocab_size,
+                "n_params": info.parameters,
+                "family": info.family,
+                "quantization": info.quantization,
+            },
+        }
+
+    @property
+    def file_name(self) -> str:
+        return PurePath(self.info.path).name
+
+    async def encode(self, text: str, parse_special: bool) -> list[int]:
+        if len(text) < _ENCODED_AT_ONCE:
+            return self.llm.encode(text, parse_special)
+        return await asyncio.to_thread(self.llm.encode, text, parse_special)
+
+    async def encode_raw(self, prompt: str | list[int], suffix: str | None) -> list[int]:
+        """A raw prompt; with a suffix, the prompt that has the model write what is between."""
+        if suffix is None:
+            return prompt if isinstance(prompt, list) else await self.encode(prompt, True)
+        if isinstance(prompt, list):
+            raise bad_field("suffix", "needs a prompt that is text")
+        if self._fim is None:
+            raise bad_field("suffix", "can't be used: this model has no fill-in-the-middle tokens")
+        before, after, middle = self._fim
+        return [
+            before,
+            *await self.encode(prompt, False),
+            after,
+            *await self.encode(suffix, False),
+            middle,
+        ]
+
+    async def render_chat(
+        self, messages: Messages, tools: Sequence[dict[str, Any]] | None, **template: Any
+    ) -> str:
+        return await asyncio.to_thread(self.llm.render, messages, tools, **template)
 
     async def encode_chat(
         self, messages: Messages, tools: Sequence[dict[str, Any]] | None, **template: Any
@@ -73,3 +125,12 @@ class Served:
     def opens_thoughts(self, prompt: Sequence[int]) -> bool:
         """Whether this prompt ends inside the thoughts."""
         return self.thinks and begins_inside(self.llm.decode(prompt[-_PROMPT_END:]))
+
+
+def _fim_tokens(llm: LLM) -> tuple[int, int, int] | None:
+    """Prefix, suffix and middle, of models that have them."""
+    names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+    ids = [llm.encode(name, True) for name in names]
+    if any(len(found) != 1 for found in ids):
+        return None
+    return ids[0][0], ids[1][0], ids[2][0]

@@ -144,8 +144,9 @@ def salt(cache_salt: str | None, tenant: str) -> str:
     return f"{tenant}:{cache_salt}" if cache_salt else tenant
 
 
-def ping_interval(fields: Fields) -> float | None:
-    seconds = fields.sse_ping_interval
+def ping_interval(fields: msgspec.Struct) -> float | None:
+    """Seconds between pings, where the request says so."""
+    seconds: float | None = getattr(fields, "sse_ping_interval", None)
     if seconds is None:
         return None
     if not 0 <= seconds <= 3600:
@@ -169,6 +170,17 @@ def timings(result: Completion) -> dict[str, Any]:
         "draft_n": stats["drafted"],
         "draft_n_accepted": stats["accepted"],
     }
+
+
+def stop_reason(result: Completion) -> str | int | None:
+    """The stop string or stop token that ended the answer."""
+    return getattr(result, "stop_reason", None)
+
+
+def checked_top_logprobs(name: str, count: int) -> int:
+    if not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise bad_field(name, f"must be between 0 and {MAX_TOP_LOGPROBS}, got {count}")
+    return count
 
 
 def sse(value: Any) -> bytes:

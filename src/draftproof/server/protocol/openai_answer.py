@@ -11,7 +11,8 @@ from typing import Any
 from draftproof.outputs import Completion, Progress
 from draftproof.server.errors import ApiError
 from draftproof.server.jobs import Answer, Job
-from draftproof.server.protocol.common import encode, sse, timings
+from draftproof.server.protocol.common import StreamOptions, encode, sse, timings
+from draftproof.server.served import Served
 from draftproof.server.speculation import merged, speculative_decoding
 
 
@@ -22,18 +23,30 @@ class OpenAIAnswer:
     stream_type = "text/event-stream; charset=utf-8"
 
     def __init__(
-        self, prefix: str, kind: str, chunk_kind: str, model: str, jobs: Sequence[Job]
+        self,
+        prefix: str,
+        kind: str,
+        chunk_kind: str,
+        served: Served,
+        jobs: Sequence[Job],
+        options: StreamOptions | None,
     ) -> None:
         self._id = f"{prefix}-{secrets.token_hex(12)}"
         self._kind = kind
         self._chunk_kind = chunk_kind
-        self._model = model
+        self._served = served
+        self._include_usage = bool(options and options.include_usage)
         self._created = int(time.time())
         self._prompts = [job.first_choice for job in jobs]
         self._begun = time.perf_counter()
 
     def envelope(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._served.config.name,
+        }
 
     def chunk(self, choice: dict[str, Any], **more: Any) -> bytes:
         """One event with one choice."""
@@ -57,10 +70,9 @@ class OpenAIAnswer:
     def failure(self, error: ApiError) -> bytes:
         return sse(error.to_openai())
 
-    def ending(self, answers: Sequence[Answer], include_usage: bool) -> bytes:
-        """The last events."""
+    def closing(self, answers: Sequence[Answer]) -> bytes:
         usage = b""
-        if include_usage:
+        if self._include_usage:
             envelope = self.envelope(self._chunk_kind)
             usage = sse({**envelope, "choices": [], "usage": self.usage(answers)})
         return usage + b"data: [DONE]\n\n"
@@ -75,6 +87,9 @@ class OpenAIAnswer:
                 **statistics(results),
             }
         )
+
+    def token_text(self, id: int) -> str:
+        return self._served.llm.token_bytes(id).decode("utf-8", "replace")
 
     def usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
         prompts = [answers[i].result.usage for i in self._prompts]

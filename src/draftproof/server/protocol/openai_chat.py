@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.outputs import Completion
 from draftproof.server.errors import bad_field
 from draftproof.server.jobs import Answer, Job, Step, ToolCall
 from draftproof.server.protocol.common import (
-    MAX_TOP_LOGPROBS,
     Fields,
+    checked_top_logprobs,
     salt,
     sampling,
     speculation,
+    stop_reason,
 )
 from draftproof.server.protocol.openai_answer import OpenAIAnswer, statistics
 from draftproof.server.served import Served
@@ -40,18 +40,18 @@ def renamed(request: ChatRequest) -> dict[str, str]:
     return names
 
 
-async def chat_job(request: ChatRequest, served: Served, tenant: str) -> Job:
+async def chat_jobs(request: ChatRequest, served: Served, tenant: str) -> list[Job]:
     """Raises InvalidRequestError and ApiError."""
     more: dict[str, Any] = {}
     if request.max_completion_tokens is not None:
         more["max_tokens"] = request.max_completion_tokens
     if request.logprobs:
-        more["logprobs"] = checked_top_logprobs(request.top_logprobs or 0)
+        more["logprobs"] = checked_top_logprobs("top_logprobs", request.top_logprobs or 0)
     elif request.top_logprobs:
         raise bad_field("top_logprobs", "needs logprobs: true")
     params = sampling(request, served, **more)
     prompt = await served.encode_chat(request.messages, None, **template(request))
-    return Job(
+    job = Job(
         prompt,
         params,
         speculation(request, tenant),
@@ -59,12 +59,7 @@ async def chat_job(request: ChatRequest, served: Served, tenant: str) -> Job:
         progress=bool(request.return_progress and request.stream),
         splitter=served.splitter_of(prompt, None),
     )
-
-
-def checked_top_logprobs(count: int) -> int:
-    if not 0 <= count <= MAX_TOP_LOGPROBS:
-        raise bad_field("top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}, got {count}")
-    return count
+    return [job]
 
 
 def template(request: ChatRequest) -> dict[str, Any]:
@@ -81,11 +76,8 @@ class ChatAnswer(OpenAIAnswer):
     """Writes one chat answer."""
 
     def __init__(self, request: ChatRequest, served: Served, jobs: Sequence[Job]) -> None:
-        super().__init__(
-            "chatcmpl", "chat.completion", "chat.completion.chunk", served.config.name, jobs
-        )
-        self._served = served
-        self._include_usage = bool(request.stream_options and request.stream_options.include_usage)
+        kind, options = "chat.completion", request.stream_options
+        super().__init__("chatcmpl", kind, f"{kind}.chunk", served, jobs, options)
         self._logprobs = bool(request.logprobs)
         self._top = request.top_logprobs or 0
         self._opened: set[int] = set()
@@ -107,13 +99,10 @@ class ChatAnswer(OpenAIAnswer):
             chunks.append(self.chunk(choice))
         if step.completion is not None:
             choice = {"index": step.choice, "delta": {}, "finish_reason": step.finish_reason}
-            if _stop_reason(step.completion) is not None:
-                choice["stop_reason"] = _stop_reason(step.completion)
+            if stop_reason(step.completion) is not None:
+                choice["stop_reason"] = stop_reason(step.completion)
             chunks.append(self.chunk(choice, **statistics([step.completion])))
         return b"".join(chunks)
-
-    def closing(self, answers: Sequence[Answer]) -> bytes:
-        return self.ending(answers, self._include_usage)
 
     def whole(self, answers: Sequence[Answer]) -> bytes:
         return self.body([self._choice(i, answer) for i, answer in enumerate(answers)], answers)
@@ -131,8 +120,8 @@ class ChatAnswer(OpenAIAnswer):
         choice = {"index": index, "message": message, "finish_reason": answer.finish_reason}
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs_of(answer.logprobs)}
-        if _stop_reason(answer.result) is not None:
-            choice["stop_reason"] = _stop_reason(answer.result)
+        if stop_reason(answer.result) is not None:
+            choice["stop_reason"] = stop_reason(answer.result)
         return choice
 
     def _logprobs_of(self, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
@@ -148,11 +137,7 @@ class ChatAnswer(OpenAIAnswer):
 
     def _token(self, id: int, logprob: float) -> dict[str, Any]:
         data = self._served.llm.token_bytes(id)
-        return {
-            "token": data.decode("utf-8", "replace"),
-            "logprob": logprob,
-            "bytes": list(data),
-        }
+        return {"token": self.token_text(id), "logprob": logprob, "bytes": list(data)}
 
 
 def _delta(item: Part | ToolCall) -> dict[str, Any]:
@@ -169,7 +154,3 @@ def _call(call: ToolCall) -> dict[str, Any]:
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
-
-
-def _stop_reason(result: Completion) -> str | int | None:
-    return getattr(result, "stop_reason", None)

@@ -1,0 +1,152 @@
+"""Which path does what: reads a request, has a protocol make jobs of it, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from draftproof import __version__
+from draftproof.server.body import read_json
+from draftproof.server.jobs import Job
+from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
+from draftproof.server.protocol import native, openai_chat, openai_completions
+from draftproof.server.protocol.common import encode, of_client, ping_interval
+from draftproof.server.served import Served
+from draftproof.server.service import Service
+from draftproof.server.streams import Encoder, Reply
+
+RECORD = "draftproof.record"
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """An endpoint that gives answers. type: of the body. jobs: of (body, served, tenant).
+    encoder: of (body, served, jobs). renamed: our parameter names -> those of this body.
+    streams: unless the body says otherwise."""
+
+    path: str
+    type: type[Any]
+    jobs: Callable[[Any, Served, str], Awaitable[Sequence[Job]]]
+    encoder: Callable[[Any, Served, Sequence[Job]], Encoder]
+    renamed: Callable[[Any], Mapping[str, str]] = lambda body: {}
+    streams: bool = False
+
+
+PROTOCOLS = (
+    Protocol(
+        "/v1/chat/completions",
+        openai_chat.ChatRequest,
+        openai_chat.chat_jobs,
+        openai_chat.ChatAnswer,
+        openai_chat.renamed,
+    ),
+    Protocol(
+        "/v1/completions",
+        openai_completions.CompletionRequest,
+        openai_completions.completion_jobs,
+        openai_completions.CompletionAnswer,
+    ),
+)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(encode(value), status, media_type="application/json")
+
+
+class Routes:
+    """The handlers. Each takes a request and gives an ASGI response; errors are raised."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def table(self) -> list[Route]:
+        def get(path: str, handler: Handler) -> Route:
+            return Route(path, handler, methods=["GET"])
+
+        def post(path: str, handler: Handler) -> Route:
+            return Route(path, handler, methods=["POST"])
+
+        return [
+            get("/health", self.health),
+            get("/v1/health", self.health),
+            get("/metrics", self.metrics),
+            get("/props", self.props),
+            get("/v1/models", self.models),
+            get("/v1/models/{name:path}", self.model),
+            post("/tokenize", self._looks(native.TokenizeRequest, native.tokenize)),
+            post("/detokenize", self._looks(native.DetokenizeRequest, native.detokenize)),
+            post("/apply-template", self._looks(native.TemplateRequest, native.apply_template)),
+            *(post(protocol.path, self._answers(protocol)) for protocol in PROTOCOLS),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        self._service.check_open()
+        return json_response({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._service.metrics.text(), media_type=METRICS_TYPE)
+
+    async def props(self, request: Request) -> Response:
+        return json_response(native.props(self._service.served, __version__))
+
+    async def models(self, request: Request) -> Response:
+        return json_response({"object": "list", "data": [self._service.served.entry()]})
+
+    async def model(self, request: Request) -> Response:
+        self._service.served.check_model(request.path_params["name"])
+        return json_response(self._service.served.entry())
+
+    def _looks(
+        self, type: type[StructT], look: Callable[[StructT, Served], Awaitable[Any]]
+    ) -> Handler:
+        """A handler that computes nothing with the model."""
+
+        async def handler(request: Request) -> Response:
+            wire = await self._read(request, type)
+            try:
+                return json_response(await look(wire, self._service.served))
+            except Exception as error:
+                raise of_client(wire)(error) from error
+
+        return handler
+
+    def _answers(self, protocol: Protocol) -> Handler:
+        async def handler(request: Request) -> ASGIApp:
+            wire = await self._read(request, protocol.type)
+            served, record = self._service.served, request.scope[RECORD]
+            to_error = of_client(wire, protocol.renamed(wire))
+            try:
+                jobs = await protocol.jobs(wire, served, record.tenant)
+                encoder = protocol.encoder(wire, served, jobs)
+                ping = ping_interval(wire)
+            except Exception as error:
+                raise to_error(error) from error
+            stream = protocol.streams if wire.stream is None else wire.stream
+            return Reply(
+                self._service,
+                jobs,
+                encoder,
+                record,
+                stream=stream,
+                ping_interval=ping,
+                to_error=to_error,
+            )
+
+        return handler
+
+    async def _read(self, request: Request, type: type[StructT]) -> StructT:
+        """The checked body, which names our model or none."""
+        self._service.check_open()
+        config = self._service.config
+        wire = await read_json(request, type, config.max_body, config.body_timeout)
+        self._service.served.check_model(getattr(wire, "model", None))
+        return wire
