@@ -28,7 +28,7 @@ from draftproof.outputs import (
     Timings,
     Usage,
 )
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 from draftproof.server.config import ServerConfig
 from draftproof.server.log import Log
 from draftproof.server.run import Server, open_socket

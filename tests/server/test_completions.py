@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from server_support import FakeLLM, Running, events
 
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 
 
 def test_a_raw_prompt(running: Running, fake: FakeLLM) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from server_support import Running, events, folded, wait_for
 
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 
 GREEDY = {"temperature": 0, "max_tokens": 24}
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof.config import SpeculativeConfig
 from draftproof.outputs import Completion
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 from draftproof.text.answer_parts import AnswerSplitter, Part
 
 if TYPE_CHECKING:
     from draftproof.llm import LLM
-    from draftproof.outputs import Delta
+    from draftproof.outputs import Delta, TokenLogprob
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -70,7 +70,7 @@ class Step:
     choice: int
     items: tuple[Part | ToolCall, ...] = ()
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[Any, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     completion: Completion | None = None
     finish_reason: str | None = None
 
@@ -81,7 +81,7 @@ class Answer:
 
     items: list[Part | ToolCall] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[Any] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     completion: Completion | None = None
     finish_reason: str | None = None
 
@@ -144,7 +144,7 @@ class ChoiceReader:
             self._choice,
             items,
             delta.token_ids,
-            tuple(getattr(delta, "logprobs", ()) or ()),
+            delta.logprobs,
             delta.completion,
             finish_reason,
         )

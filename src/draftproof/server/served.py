@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ class Served:
         self.call_format = call_format(self.info.chat_template)
         self.thinks = THINK_CLOSE in self.info.chat_template
         self._fim = _fim_tokens(llm)
-        self.defaults: dict[str, Any] = {"temperature": 1.0, **self.info.generation_config}
+        self.defaults: dict[str, Any] = _sampling_defaults(self.info.generation_config)
 
     def check_model(self, name: str | None) -> None:
         """404 for a name of another model: there is one model, and no swapping."""
@@ -134,3 +134,9 @@ def _fim_tokens(llm: LLM) -> tuple[int, int, int] | None:
     if any(len(found) != 1 for found in ids):
         return None
     return ids[0][0], ids[1][0], ids[2][0]
+
+
+def _sampling_defaults(recommended: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model recommends, of the settings that describe sampling."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {"temperature": 1.0, **{k: recommended[k] for k in names if k in recommended}}

@@ -11,7 +11,7 @@ import msgspec
 from draftproof.config import SpeculativeConfig
 from draftproof.errors import InvalidRequestError
 from draftproof.outputs import Completion
-from draftproof.request import SamplingParams
+from draftproof.sampling import SamplingParams
 from draftproof.server.errors import ApiError, bad_field, of_exception
 from draftproof.server.served import Served
 
@@ -94,8 +94,11 @@ def sampling(fields: Fields, served: Served, **more: Any) -> SamplingParams:
     if fields.n is not None and not 1 <= fields.n <= served.config.max_choices:
         raise bad_field("n", f"must be between 1 and {served.config.max_choices}, got {fields.n}")
     chosen = {**served.defaults, **{k: v for k, v in said.items() if v is not None}}
-    known = {field.name for field in dataclasses.fields(SamplingParams)}
-    return SamplingParams(**{name: value for name, value in chosen.items() if name in known})
+    if chosen.get("n", 1) == 1:
+        chosen.pop("n", None)
+    elif "n" not in {field.name for field in dataclasses.fields(SamplingParams)}:
+        raise bad_field("n", "above 1 isn't supported yet")
+    return SamplingParams(**chosen)
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...] | None:
@@ -174,7 +177,7 @@ def timings(result: Completion) -> dict[str, Any]:
 
 def stop_reason(result: Completion) -> str | int | None:
     """The stop string or stop token that ended the answer."""
-    return getattr(result, "stop_reason", None)
+    return result.stop_reason
 
 
 def checked_top_logprobs(name: str, count: int) -> int:

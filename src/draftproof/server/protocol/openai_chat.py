@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from draftproof.outputs import TokenLogprob
 from draftproof.server.errors import bad_field
 from draftproof.server.jobs import Answer, Job, Step, ToolCall
 from draftproof.server.protocol.common import (
@@ -124,7 +125,7 @@ class ChatAnswer(OpenAIAnswer):
             choice["stop_reason"] = stop_reason(answer.result)
         return choice
 
-    def _logprobs_of(self, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
+    def _logprobs_of(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         if not self._logprobs:
             return []
         return [

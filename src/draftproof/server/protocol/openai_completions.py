@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from draftproof.outputs import TokenLogprob
 from draftproof.server.errors import ApiError, bad_field
 from draftproof.server.jobs import Answer, Job, Step
 from draftproof.server.protocol.common import (
@@ -126,7 +127,7 @@ class CompletionAnswer(OpenAIAnswer):
             choices.append(choice)
         return self.body(choices, answers)
 
-    def _logprobs(self, logprobs: Sequence[Any], start: int) -> dict[str, Any]:
+    def _logprobs(self, logprobs: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
         """The old shape: parallel lists. Offsets are in characters of the text."""
         tokens = [self.token_text(one.token_id) for one in logprobs]
         offsets = [start + sum(map(len, tokens[:i])) for i in range(len(tokens))]
