@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from draftproof import __version__
 from draftproof.server.body import read_json
 from draftproof.server.jobs import Job
 from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
@@ -96,7 +95,7 @@ class Routes:
         return Response(self._service.metrics.text(), media_type=METRICS_TYPE)
 
     async def props(self, request: Request) -> Response:
-        return json_response(native.props(self._service.served, __version__))
+        return json_response(native.props(self._service.served))
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._service.served.entry()]})

@@ -3,6 +3,7 @@ vLLM, both."""
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -76,7 +77,7 @@ async def apply_template(request: TemplateRequest, served: Served) -> dict[str, 
     return {"prompt": text}
 
 
-def props(served: Served, version: str) -> dict[str, Any]:
+def props(served: Served) -> dict[str, Any]:
     info = served.info
     return {
         "default_generation_settings": {"n_ctx": info.context, "params": served.defaults},
@@ -89,6 +90,13 @@ def props(served: Served, version: str) -> dict[str, Any]:
             "tools": served.call_format,
             "thinking": served.thinks,
         },
-        "build_info": f"draftproof {version}",
+        "build_info": f"draftproof {_version()}",
         "system_fingerprint": info.fingerprint,
     }
+
+
+def _version() -> str:
+    try:
+        return metadata.version("draftproof")
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return "unknown"
