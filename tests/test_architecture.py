@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "formats": {"errors", "_native"},
     "text": {"errors"},
     "drafting": {"config", "errors", "_native"},
-    "verification": {"drafting", "errors"},
+    "verification": {"drafting", "errors", "outputs"},
     "models": {"catalogue", "config", "outputs", "errors", "formats", "text", "_native"},
     "request": {"config", "errors", "outputs", "sampling", "drafting"},
     "answer": {"outputs", "request", "models", "engine"},

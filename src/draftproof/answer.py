@@ -38,6 +38,7 @@ def deltas_of(
             tuple(event.token_id for event in events if event.token_id >= 0),
             completion=completion_of(request, loaded) if events[-1].finish_reason else None,
             logprobs=tuple(event.logprob for event in events if event.logprob is not None),
+            events=tuple(events),
         )
 
 

@@ -19,17 +19,32 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a token came from. source: the drafter whose draft had it, "bonus" for the step's own
+    token behind a draft, "plain" for that of a step without one. step: which emitting step of its
+    request, from 0. rejected: the draft tokens that it put an end to."""
+
+    source: str
+    step: int
+    rejected: tuple[int, ...] = ()
+
+
+PLAIN = Origin("plain", 0)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One committed token. token_id -1: the request ended without one (numeric_error).
 
     text: what became certain with this token; may be empty while a character or a possible stop
-    string is incomplete.
+    string is incomplete. origin: who thought of it.
     """
 
     token_id: int
     text: str
     finish_reason: FinishReason | None
     logprob: TokenLogprob | None = None
+    origin: Origin = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +163,16 @@ class Completion:
 @dataclass(frozen=True)
 class Delta:
     """A piece of a stream. The last one carries the whole completion. logprobs: one per token, if
-    they were asked for. progress: this piece has no text, it says how far the prompt is (only where
-    that was asked for)."""
+    they were asked for. events: the same tokens one by one, each with its text and origin.
+    progress: this piece has no text, it says how far the prompt is (only where that was asked
+    for)."""
 
     text: str
     token_ids: tuple[int, ...]
     progress: Progress | None = field(default=None, kw_only=True)
     completion: Completion | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    events: tuple[TokenEvent, ...] = field(default=(), kw_only=True, repr=False)
 
 
 @dataclass(frozen=True)

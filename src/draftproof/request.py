@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting import Controller, SpeculationStats
-from draftproof.outputs import FinishReason, Progress, TokenEvent, TokenLogprob
+from draftproof.outputs import PLAIN, FinishReason, Origin, Progress, TokenEvent, TokenLogprob
 from draftproof.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Request:
         if self.wants_progress:
             self.inbox.append(Progress(processed, 0, self.num_prompt))
 
-    def emit(self, token: int, logprob: TokenLogprob | None = None) -> None:
+    def emit(self, token: int, logprob: TokenLogprob | None = None, origin: Origin = PLAIN) -> None:
         """Commits one token of the sampler, in order; sets finish_reason where the answer ends.
 
         -1 is the sampler's word for a row without finite logits. The end tokens come first, then
@@ -185,9 +185,9 @@ class Request:
         if reason is None and len(self.tokens) >= self.max_total:
             reason = "length"
         if reason is not None:
-            self._finish(reason, text, token, logprob)
+            self._finish(reason, text, token, logprob, origin)
         else:
-            self._deliver(TokenEvent(token, text, None, logprob))
+            self._deliver(TokenEvent(token, text, None, logprob, origin))
 
     def _stamp(self) -> None:
         self.time_last = time.perf_counter()
@@ -200,11 +200,12 @@ class Request:
         text: str,
         token: int = -1,
         logprob: TokenLogprob | None = None,
+        origin: Origin = PLAIN,
     ) -> None:
         self.finish_reason = reason
         if self.text_sink is not None and self.text_sink.stopped is None:
             text += self.text_sink.finish()
-        self._deliver(TokenEvent(token, text, reason, logprob))
+        self._deliver(TokenEvent(token, text, reason, logprob, origin))
 
     def _deliver(self, event: TokenEvent) -> None:
         self.inbox.append(event)

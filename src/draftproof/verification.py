@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftproof.drafting import Draft
+from draftproof.outputs import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ def verify(draft: Sequence[int], targets: Sequence[int]) -> VerifyResult:
     return VerifyResult(tuple(draft[:agreed]), targets[agreed])
 
 
+def origins(draft: Draft, accepted: int, step: int) -> tuple[Origin, ...]:
+    """Of the accepted tokens of a draft and of the step's own token behind them."""
+    own = Origin("bonus" if draft.tokens else "plain", step, draft.tokens[accepted:])
+    return (*(Origin(draft.source, step) for _ in range(accepted)), own)
+
+
 @dataclass(slots=True)
 class Replay:
     """The rest of a probe in mode `replay`: its tokens are decoded again, one row per step.
@@ -55,6 +62,10 @@ class Replay:
         agrees = target == self.expected[self.done]
         self.done += 1
         return agrees
+
+    def origin(self, step: int) -> Origin:
+        """Of the next token."""
+        return origins(self.draft, len(self.expected) - 1, step)[self.done]
 
     @property
     def is_complete(self) -> bool:

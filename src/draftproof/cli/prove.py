@@ -52,7 +52,7 @@ def run_prove(options: ProveOptions) -> int:
     _check_folder(options.out)
     path = _find(options.model)
     certificate = _prove(options, path, workloads)
-    out = options.out or Path(f"{path.stem}.certificate.json")
+    out = options.out or Path(f"{path.name.removesuffix('.gguf')}.certificate.json")
     _write(certificate, out)
     _show(certificate, options.as_json, f"written to {out}")
     return 0 if certificate.holds else EXIT_CHECK_FAILED

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draftproof.drafting import Controller, DraftMemory, make_drafter
+from draftproof.drafting import NO_DRAFT, Controller, DraftMemory, make_drafter
 from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
@@ -20,11 +20,11 @@ from draftproof.engine.scheduler import Scheduler, Segment
 from draftproof.engine.totals import Totals
 from draftproof.errors import ContextLengthError, InvalidRequestError, OutOfMemoryError
 from draftproof.request import Request
-from draftproof.verification import Replay, verify
+from draftproof.verification import Replay, origins, verify
 
 if TYPE_CHECKING:
     from draftproof._native import KvCache, Player
-    from draftproof.outputs import TokenLogprob
+    from draftproof.outputs import Origin, TokenLogprob
 
 
 class Engine:
@@ -202,8 +202,10 @@ class Engine:
         marked: the segment's first row among the marked rows of the batch.
         """
         request = segment.request
+        step = request.stats.steps
         if segment.kind == "prefill":
-            request.stats.count_plain_step(self._emit(request, targets, marked))
+            origin = origins(NO_DRAFT, 0, step)
+            request.stats.count_plain_step(self._emit(request, targets, marked, origin))
         elif segment.kind == "replay":
             self._commit_replay(request, targets[0], marked)
         elif segment.kind == "probe":
@@ -211,7 +213,8 @@ class Engine:
             request.replay = Replay(segment.draft, result.tokens)
         else:
             result = verify(segment.draft.tokens, targets)
-            emitted = self._emit(request, result.tokens, marked)
+            origin = origins(segment.draft, len(result.accepted), step)
+            emitted = self._emit(request, result.tokens, marked, origin)
             if segment.draft.tokens:
                 request.controller.settle(segment.draft, len(result.accepted), emitted)
             else:
@@ -222,8 +225,9 @@ class Engine:
         replay = request.replay
         if replay is None:
             return
+        origin = replay.origin(request.stats.steps)
         agrees = replay.check(target)
-        emitted = self._emit(request, (target,), marked)
+        emitted = self._emit(request, (target,), marked, [origin])
         if agrees and not replay.is_complete and request.finish_reason is None:
             return
         request.stats.replay_mismatches += not agrees
@@ -232,14 +236,17 @@ class Engine:
         request.controller.settle(replay.draft, agreed, emitted)
         request.replay = None
 
-    def _emit(self, request: Request, tokens: Sequence[int], marked: int) -> int:
-        """Tokens one by one until the answer ends; returns how many were emitted."""
+    def _emit(
+        self, request: Request, tokens: Sequence[int], marked: int, origin: Sequence[Origin]
+    ) -> int:
+        """Tokens one by one until the answer ends; returns how many were emitted. origin: one per
+        token."""
         before = request.num_output
         logprobs: list[TokenLogprob] = []
         if request.sampling.logprobs is not None:
             logprobs = self._runner.logprobs(marked, tokens, request.sampling.logprobs)
         for i, token in enumerate(tokens):
-            request.emit(token, logprobs[i] if logprobs else None)
+            request.emit(token, logprobs[i] if logprobs else None, origin[i])
             if request.logits_hash is not None and token >= 0:
                 request.logits_hash.update(self._runner.logits()[marked + i].tobytes())
             if request.finish_reason is not None:
