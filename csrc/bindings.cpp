@@ -12,6 +12,7 @@
 #include "fp_env.h"
 #include "interpolate.h"
 #include "player.h"
+#include "quantize.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -74,6 +75,31 @@ int add_experts(Weights& self, const std::string& name, int ggml_type, nb::handl
   nb::gil_scoped_release release;
   return self.add_experts(name, ggml_type, bytes.data(), bytes.size(), experts, out_features,
                           in_features);
+}
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> quantize(nb::handle data, int source_type,
+                                                      int ggml_type, int64_t rows, int64_t width,
+                                                      int threads) {
+  const BytesView bytes(data);
+  const size_t source_row = quantized_row_bytes(source_type, width);
+  const size_t row = quantized_row_bytes(ggml_type, width);
+  const bool floats = source_type == 0 || source_type == 1 || source_type == 30;
+  require(floats && source_row > 0, "quantize: the source must be rows of F32, F16 or BF16");
+  require(row > 0, "quantize: rows of this width can't be written in this type");
+  require(rows > 0 && bytes.size() / source_row == static_cast<size_t>(rows) &&
+              bytes.size() % source_row == 0,
+          "quantize: data must be [rows, width]");
+  std::vector<uint8_t> out(static_cast<size_t>(rows) * row);
+  int64_t bad;
+  {
+    nb::gil_scoped_release release;
+    ThreadPool pool(checked_threads(threads));
+    bad = quantize_rows(source_type, bytes.data(), ggml_type, rows, width, out.data(), pool);
+  }
+  if (bad >= 0)
+    throw std::invalid_argument("row " + std::to_string(bad) +
+                                " has a value that isn't finite, or isn't in the new type");
+  return to_numpy(std::move(out));
 }
 
 std::string digest(const KvCache& self, Array1<int32_t> pages, int64_t length) {
@@ -254,6 +280,8 @@ NB_MODULE(_native, m) {
     if (const char* defect = arithmetic_defect()) throw std::runtime_error(defect);
   });
 
+  m.def("quantize", &quantize, "data"_a, "source_type"_a, "ggml_type"_a, "rows"_a, "width"_a,
+        "threads"_a = 1);
   m.def("mix_rows", &mix, "table"_a.noconvert(), "indices"_a.noconvert(), "weights"_a.noconvert(),
         "out"_a.noconvert(), "column"_a = 0);
 

@@ -32,6 +32,13 @@ def mix_rows(
     """out[r, column:column+width] = sum of weights[r, i] * table[indices[r, i]], i = 0..3 in that
     order, every step rounded to float32. table [n, width], indices and weights [rows, 4]."""
 
+def quantize(
+    data: Buffer, source_type: int, ggml_type: int, rows: int, width: int, threads: int = 1
+) -> NDArray[np.uint8]:
+    """Rows [rows, width] of F32, F16 or BF16 as GGUF tensor data of type `ggml_type` (F32, F16,
+    BF16, Q8_0, Q5_0, Q4_K, Q6_K), flat. The same bytes on every machine. ValueError: sizes that
+    don't fit, a value that isn't finite."""
+
 class Weights:
     """One arena of packed tensors. Weight ids count from 0 in the order they were added."""
 

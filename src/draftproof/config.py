@@ -14,6 +14,7 @@ from pathlib import Path
 from draftproof.errors import InvalidRequestError
 
 KV_TYPES = ("f16", "f32", "bf16")
+QUANTIZATIONS = ("q8_0", "q4_k_m")
 DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
@@ -97,6 +98,8 @@ class EngineConfig:
 
     threads: worker threads of the native side. ctx: positions of the context, None = set at load.
     kv_type: how keys and values are stored (a numeric setting: it changes the bits).
+    quantize: what float weights are packed to while they are loaded, None = as they are (a numeric
+    setting too).
     prefill_chunk: prompt rows per step. isa: a row of the dispatch table, "" = the best here.
     max_queue: requests that may wait for their turn.
     Raises InvalidRequestError that names the field.
@@ -105,6 +108,7 @@ class EngineConfig:
     threads: int = field(default_factory=default_threads)
     ctx: int | None = None
     kv_type: str = "f16"
+    quantize: str | None = None
     prefill_chunk: int = 256
     isa: str = ""
     max_queue: int = 256
@@ -114,6 +118,8 @@ class EngineConfig:
         if self.ctx is not None:
             check_int("ctx", self.ctx, 2, 1 << 24)
         check_choice("kv_type", self.kv_type, KV_TYPES)
+        if self.quantize is not None:
+            check_choice("quantize", self.quantize, QUANTIZATIONS)
         check_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         check_int("max_queue", self.max_queue, 1, 1 << 20)
         if not isinstance(self.isa, str):

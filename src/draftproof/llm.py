@@ -55,12 +55,14 @@ class LLM:
         threads: int | None = None,
         ctx: int | None = None,
         kv_type: str = "f16",
+        quantize: str | None = None,
         prefill_chunk: int = 256,
         isa: str = "",
         max_queue: int = 256,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
-        """model: a .gguf file or a name of the catalogue; None = its default.
+        """model: a .gguf file, a folder with safetensors or a name of the catalogue; None = its
+        default.
 
         The other arguments are those of EngineConfig. progress: see catalogue.Progress.
         Raises the errors of `draftproof.errors`, each with what to do.
@@ -71,6 +73,7 @@ class LLM:
             threads=default_threads() if threads is None else threads,
             ctx=ctx,
             kv_type=kv_type,
+            quantize=quantize,
             prefill_chunk=prefill_chunk,
             isa=isa,
             max_queue=max_queue,

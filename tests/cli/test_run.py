@@ -101,7 +101,9 @@ def test_an_argument_that_is_not_text(invoke: Invoke, fake: FakeLLM) -> None:
 
 def test_defaults(invoke: Invoke, fake: FakeLLM) -> None:
     invoke("run", "hi")
-    assert fake.loaded == [{"model": None, "threads": None, "ctx": None, "kv_type": "f16"}]
+    assert fake.loaded == [
+        {"model": None, "threads": None, "ctx": None, "kv_type": "f16", "quantize": None}
+    ]
     _, sampling, speculation = fake.calls[0]
     assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.0, 512, None)
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 1.0, 0.0)
@@ -117,7 +119,9 @@ def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
         *("--spec", "window", "--spec-k", "63", "--spec-verify", "replay", "--spec-k-max", "9"),
     )
     assert result.exit_code == 0, result.stderr
-    assert fake.loaded == [{"model": "m.gguf", "threads": 3, "ctx": 99, "kv_type": "bf16"}]
+    assert fake.loaded == [
+        {"model": "m.gguf", "threads": 3, "ctx": 99, "kv_type": "bf16", "quantize": None}
+    ]
     prompt, sampling, speculation = fake.calls[0]
     assert prompt == [{"role": "system", "content": "Be brief."}, *user("hi")]
     assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.5, 2, 2**64 - 1)

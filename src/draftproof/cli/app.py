@@ -3,13 +3,13 @@
 # typer reads the annotations below at run time: every name in them must stay a global of this file.
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from draftproof.cli.bench import bench_app
+from draftproof.cli.options import Drafter, Json, KvType, Quantization, SpecK, Threads, Verify
 from draftproof.cli.terminal import guarded
 
 app = typer.Typer(
@@ -23,27 +23,6 @@ app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 
 
-class KvType(str, Enum):
-    F16 = "f16"
-    F32 = "f32"
-    BF16 = "bf16"
-
-
-class Drafter(str, Enum):
-    AUTO = "auto"
-    OFF = "off"
-    SUFFIX = "suffix"
-    TEMPLATE = "template"
-    RESYNC = "resync"
-    WINDOW = "window"
-    ORACLE = "oracle"
-
-
-class Verify(str, Enum):
-    EXACT = "exact"
-    REPLAY = "replay"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import PackageNotFoundError, version
@@ -53,19 +32,6 @@ def _print_version(wanted: bool) -> None:
         except PackageNotFoundError:
             print("draftproof (not installed: run from its sources)")
         raise typer.Exit
-
-
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", "-t", help="Threads. Default: the cores this process may use."),
-]
-SpecK = Annotated[
-    str,
-    typer.Option(
-        metavar="N|auto", help="Draft tokens per step, 0 to 63; auto: as many as pay, step by step."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 
 
 @app.callback(
@@ -116,6 +82,9 @@ def run(
         typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
     ] = None,
     kv_type: Annotated[KvType, typer.Option(help="How keys and values are stored.")] = KvType.F16,
+    quantize: Annotated[
+        Quantization | None, typer.Option(help="Pack float weights on load. Default: as they are.")
+    ] = None,
     spec: Annotated[
         Drafter, typer.Option(help="Who drafts; auto: whoever promises most.")
     ] = Drafter.AUTO,
@@ -156,6 +125,7 @@ def run(
             threads=threads,
             ctx=ctx,
             kv_type=kv_type.value,
+            quantize=None if quantize is None else quantize.value,
             drafter=spec.value,
             k=spec_k,
             k_max=spec_k_max,
@@ -285,6 +255,9 @@ def serve(
     kv_type: Annotated[
         KvType, typer.Option(envvar="DRAFTPROOF_KV_TYPE", help="How keys and values are stored.")
     ] = KvType.F16,
+    quantize: Annotated[
+        Quantization | None, typer.Option(envvar="DRAFTPROOF_QUANTIZE", help="As for `run`.")
+    ] = None,
     prefill_chunk: Annotated[
         int, typer.Option(envvar="DRAFTPROOF_PREFILL_CHUNK", help="Prompt tokens per step.")
     ] = 256,
@@ -332,6 +305,7 @@ def serve(
                 threads=threads,
                 ctx=ctx,
                 kv_type=kv_type.value,
+                quantize=None if quantize is None else quantize.value,
                 prefill_chunk=prefill_chunk,
                 max_queue=max_queue,
                 max_body_mb=max_body_mb,

@@ -57,6 +57,7 @@ class RunOptions:
     threads: int | None = None
     ctx: int | None = None
     kv_type: str = "f16"
+    quantize: str | None = None
     drafter: str = "auto"
     k: str = "auto"
     k_max: int = MAX_DRAFT_TOKENS
@@ -184,13 +185,25 @@ def messages_of(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 
 def open_model(
-    model: str | None, *, threads: int | None, ctx: int | None = None, kv_type: str = "f16"
+    model: str | None,
+    *,
+    threads: int | None,
+    ctx: int | None = None,
+    kv_type: str = "f16",
+    quantize: str | None = None,
 ) -> LLM:
     """Finds the model (fetching the default one on first use) and loads it."""
     from draftproof import llm
 
     with model_progress() as progress:
-        return llm.LLM(model, threads=threads, ctx=ctx, kv_type=kv_type, progress=progress)
+        return llm.LLM(
+            model,
+            threads=threads,
+            ctx=ctx,
+            kv_type=kv_type,
+            quantize=quantize,
+            progress=progress,
+        )
 
 
 def generate(
@@ -227,7 +240,13 @@ def run_prompt(options: RunOptions) -> int:
     speculation = speculation_of(options)
     text = join_prompt(argument, read_pipe())
     prompt: Prompt = text if options.raw else messages_of(text, options.system)
-    llm = open_model(model, threads=options.threads, ctx=options.ctx, kv_type=options.kv_type)
+    llm = open_model(
+        model,
+        threads=options.threads,
+        ctx=options.ctx,
+        kv_type=options.kv_type,
+        quantize=options.quantize,
+    )
     return answer(llm, prompt, sampling, speculation, as_json=options.as_json)
 
 

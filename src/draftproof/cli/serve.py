@@ -32,6 +32,7 @@ class ServeOptions:
     threads: int | None
     ctx: int | None
     kv_type: str
+    quantize: str | None
     prefill_chunk: int
     max_queue: int
     max_body_mb: int
@@ -52,6 +53,7 @@ def run_server(options: ServeOptions) -> None:
         threads=default_threads() if options.threads is None else options.threads,
         ctx=options.ctx,
         kv_type=options.kv_type,
+        quantize=options.quantize,
         prefill_chunk=options.prefill_chunk,
         max_queue=options.max_queue,
     )
@@ -116,6 +118,7 @@ def _load(options: ServeOptions) -> LLM:
             threads=options.threads,
             ctx=options.ctx,
             kv_type=options.kv_type,
+            quantize=options.quantize,
             prefill_chunk=options.prefill_chunk,
             max_queue=options.max_queue,
             progress=progress,

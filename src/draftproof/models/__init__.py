@@ -12,6 +12,7 @@ from draftproof.models.config import ModelConfig
 from draftproof.models.folder_source import FolderSource
 from draftproof.models.gguf_source import GgufSource
 from draftproof.models.loader import LoadedModel, Progress, load
+from draftproof.models.quantized_source import QuantizedSource
 from draftproof.models.source import ModelSource
 from draftproof.models.source_digest import source_digest
 
@@ -29,7 +30,10 @@ def open_model(path: Path) -> ModelSource:
 
 def load_model(path: Path, config: EngineConfig, progress: Progress | None = None) -> LoadedModel:
     """Loads the model at `path` for `config`; see open_model and models.loader.load for errors."""
-    with closing(open_model(path)) as source:
+    with closing(open_model(path)) as opened:
+        source = opened
+        if config.quantize is not None:
+            source = QuantizedSource(opened, config.quantize, config.threads)
         return load(source, config, FAMILIES, source_digest, progress)
 
 

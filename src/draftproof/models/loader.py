@@ -295,6 +295,8 @@ def _pack(
 
 def _fingerprint(digest: str, config: EngineConfig) -> str:
     settings = {"kv_type": config.kv_type}
+    if config.quantize is not None:
+        settings["quantize"] = config.quantize
     text = json.dumps([digest, _native.ARITHMETIC_VERSION, settings], sort_keys=True)
     return "dp-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
