@@ -115,3 +115,16 @@ def test_a_prompt_over_the_context(tiny_server: Running) -> None:
 def test_a_real_answer(smollm2_server: Running) -> None:
     answer = smollm2_server.chat(**ask("Write the word banana three times.")).json()
     assert "Banana, Banana, Banana" in answer["choices"][0]["message"]["content"]
+
+
+def test_an_answer_that_goes_on(tiny_server: Running) -> None:
+    llm = tiny_server.service.served.llm
+    user = {"role": "user", "content": "abc"}
+    prompt = "<|im_start|>user\nabc<|im_end|>\n<|im_start|>assistant\nand then"
+    expected = llm.generate(prompt, SamplingParams(max_tokens=24)).text
+    messages = [user, {"role": "assistant", "content": "and then"}]
+    rest = tiny_server.chat(messages=messages, continue_final_message=True, **GREEDY).json()
+    assert rest["choices"][0]["message"]["content"] == expected
+    wrong = tiny_server.chat(messages=[user], continue_final_message=True)
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["param"] == "continue_final_message"

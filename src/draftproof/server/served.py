@@ -109,7 +109,7 @@ class Served:
         self, prompt: Sequence[int], tools: Tools | None
     ) -> Callable[[], AnswerSplitter]:
         """Makes the splitter of a choice, for a chat with this prompt. tools: None = none."""
-        inside = self.opens_thoughts(prompt)
+        inside = self.thoughts_after(prompt) == "open"
 
         def make() -> AnswerSplitter:
             calls: Splitter | None = None
@@ -122,9 +122,15 @@ class Served:
 
         return make
 
-    def opens_thoughts(self, prompt: Sequence[int]) -> bool:
-        """Whether this prompt ends inside the thoughts."""
-        return self.thinks and begins_inside(self.llm.decode(prompt[-_PROMPT_END:]))
+    def thoughts_after(self, prompt: Sequence[int]) -> str:
+        """Whether an answer to this prompt may begin with thoughts: none, possible, or open (the
+        prompt has begun them)."""
+        if not self.thinks:
+            return "none"
+        end = self.llm.decode(prompt[-_PROMPT_END:]).rstrip()
+        if begins_inside(end):
+            return "open"
+        return "none" if end.endswith(THINK_CLOSE) else "possible"
 
 
 def _fim_tokens(llm: LLM) -> tuple[int, int, int] | None:

@@ -30,6 +30,7 @@ CHATML = (
 _SOURCE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 64
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
+_CONTINUE = "continue_final_message"
 _MEDIA_KEYS = ("image", "image_url", "video", "video_url", "audio", "input_audio")
 _PROBES = (
     [{"role": "user", "content": "one"}],
@@ -127,7 +128,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt as text, for people; `encode` is the safe way to token ids.
 
-        `kwargs` become variables of the template (`enable_thinking`). Content may be a string,
+        `kwargs` become variables of the template (`enable_thinking`); continue_final_message ends
+        the prompt where the last message ends. Content may be a string,
         null, or a list of text parts. Raises InvalidRequestError for a conversation that is
         malformed or that the template refuses, or for a template that exceeds its bounds.
         """
@@ -223,7 +225,7 @@ class ChatTemplate:
             **{name: _clean(value, name) for name, value in kwargs.items()},
             "messages": _clean_messages(messages, "arguments is string" in self.source),
             "tools": _clean(tools, "tools") or None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": add_generation_prompt and not kwargs.get(_CONTINUE),
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
         }
@@ -231,7 +233,7 @@ class ChatTemplate:
     @staticmethod
     def _run(template: Template, variables: Mapping[str, Any], now: datetime) -> str:
         try:
-            return render_bounded(template, variables, now)
+            text = render_bounded(template, variables, now)
         except TemplateRefusalError as error:
             raise InvalidRequestError(
                 f"the chat template refuses this conversation: {_one_line(str(error))}"
@@ -241,6 +243,7 @@ class ChatTemplate:
                 "the chat template fails on this conversation: "
                 f"{type(error).__name__}: {_one_line(str(error))}"
             ) from None
+        return _up_to_last_content(text, variables) if variables.get(_CONTINUE) else text
 
 
 class _Marker:
@@ -291,6 +294,19 @@ class _Marker:
         else:
             for child in node.iter_child_nodes():
                 self.visit(child)
+
+
+def _up_to_last_content(text: str, variables: Mapping[str, Any]) -> str:
+    """A prompt that ends where the last message does, for the model to go on with it."""
+    last = variables["messages"][-1]
+    for content in (last["content"], last["content"].strip()):
+        end = text.rfind(content) if content and last["role"] == "assistant" else -1
+        if end >= 0:
+            return text[: end + len(content)]
+    raise InvalidRequestError(
+        "continue_final_message needs a last message of the assistant, with text that the chat "
+        "template shows"
+    )
 
 
 def _clean_messages(messages: Any, string_arguments: bool) -> list[dict[str, Any]]:

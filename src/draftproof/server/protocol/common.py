@@ -98,6 +98,8 @@ def sampling(fields: Fields, served: Served, **more: Any) -> SamplingParams:
         chosen.pop("n", None)
     elif "n" not in {field.name for field in dataclasses.fields(SamplingParams)}:
         raise bad_field("n", "above 1 isn't supported yet")
+    if chosen.pop("grammar", None) is not None:
+        raise ApiError(400, "answers held to a grammar aren't supported yet")
     return SamplingParams(**chosen)
 
 
@@ -173,6 +175,22 @@ def timings(result: Completion) -> dict[str, Any]:
         "draft_n": stats["drafted"],
         "draft_n_accepted": stats["accepted"],
     }
+
+
+_RESERVED = frozenset(
+    {
+        *("messages", "tools", "add_generation_prompt", "continue_final_message"),
+        *("bos_token", "eos_token", "tokenizer", "self", "pictures"),
+    }
+)
+
+
+def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """chat_template_kwargs, which may not stand in for what has a field of its own."""
+    for name in given or {}:
+        if name in _RESERVED or not name.isidentifier():
+            raise bad_field("chat_template_kwargs", f"can't set {name[:50]!r}")
+    return dict(given or {})
 
 
 def stop_reason(result: Completion) -> str | int | None:

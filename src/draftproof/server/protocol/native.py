@@ -10,6 +10,7 @@ import msgspec
 
 from draftproof.errors import InvalidRequestError
 from draftproof.server.errors import ApiError, bad_field
+from draftproof.server.protocol.common import template_variables
 from draftproof.server.served import Served
 
 
@@ -40,7 +41,7 @@ class TemplateRequest(msgspec.Struct, kw_only=True):
 
 async def tokenize(request: TokenizeRequest, served: Served) -> dict[str, Any]:
     if request.messages is not None:
-        variables = request.chat_template_kwargs or {}
+        variables = template_variables(request.chat_template_kwargs)
         ids = await served.encode_chat(request.messages, request.tools, **variables)
     else:
         text = request.content if request.content is not None else request.prompt
@@ -72,7 +73,7 @@ async def detokenize(request: DetokenizeRequest, served: Served) -> dict[str, An
 
 
 async def apply_template(request: TemplateRequest, served: Served) -> dict[str, Any]:
-    variables = request.chat_template_kwargs or {}
+    variables = template_variables(request.chat_template_kwargs)
     text = await served.render_chat(request.messages, request.tools, **variables)
     return {"prompt": text}
 

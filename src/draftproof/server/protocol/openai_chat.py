@@ -15,8 +15,10 @@ from draftproof.server.protocol.common import (
     sampling,
     speculation,
     stop_reason,
+    template_variables,
 )
 from draftproof.server.protocol.openai_answer import OpenAIAnswer, statistics
+from draftproof.server.protocol.tools import wishes
 from draftproof.server.served import Served
 from draftproof.text.answer_parts import Part
 
@@ -31,6 +33,10 @@ class ChatRequest(Fields, kw_only=True):
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
 
 
 def renamed(request: ChatRequest) -> dict[str, str]:
@@ -50,26 +56,44 @@ async def chat_jobs(request: ChatRequest, served: Served, tenant: str) -> list[J
         more["logprobs"] = checked_top_logprobs("top_logprobs", request.top_logprobs or 0)
     elif request.top_logprobs:
         raise bad_field("top_logprobs", "needs logprobs: true")
+    wanted = wishes(request.tools, request.tool_choice, request.response_format, served)
+    messages = [with_thoughts(message) for message in request.messages]
+    prompt = await served.encode_chat(messages, wanted.declared, **template(request))
+    if (grammar := wanted.grammar(served, prompt)) is not None:
+        more["grammar"] = grammar
     params = sampling(request, served, **more)
-    prompt = await served.encode_chat(request.messages, None, **template(request))
     job = Job(
         prompt,
         params,
         speculation(request, tenant),
         salt(request.cache_salt, tenant),
         progress=bool(request.return_progress and request.stream),
-        splitter=served.splitter_of(prompt, None),
+        splitter=wanted.splitter(served, prompt),
+        parallel_calls=request.parallel_tool_calls is not False,
     )
     return [job]
 
 
+def with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    """Templates know thoughts of earlier turns as reasoning_content; clients send either name."""
+    if isinstance(message, dict) and "reasoning" in message:
+        return {"reasoning_content": message["reasoning"], **message}
+    return message
+
+
 def template(request: ChatRequest) -> dict[str, Any]:
     """Variables of the chat template, thinking by any of its three names."""
-    variables = dict(request.chat_template_kwargs or {})
+    variables = template_variables(request.chat_template_kwargs)
     if request.enable_thinking is not None:
         variables.setdefault("enable_thinking", request.enable_thinking)
     if request.reasoning_effort == "none":
         variables.setdefault("enable_thinking", False)
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            raise bad_field("continue_final_message", "excludes add_generation_prompt")
+        variables["continue_final_message"] = True
+    elif request.add_generation_prompt is False:
+        variables["add_generation_prompt"] = False
     return variables
 
 
