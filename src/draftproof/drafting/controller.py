@@ -27,8 +27,7 @@ SHORT_LOSS_ROWS = 4
 
 _REMEMBERED = ("auto", "suffix")  # the drafters that look into the store fill it
 SHORTEST_LOSS = 0.1  # plain steps that any request may lose
-_CAUTION = 3.0  # what a plain step at stake counts beyond its time while nothing is gained yet
-_MORE_CAUTION = 5.0  # and beyond that when the allowance is used up
+_CAUTION = 2.5  # what a plain step at stake counts beyond its time while nothing is gained yet
 _START_GAIN = 0.04  # tokens that a draft must promise after a step without one
 _RECENT = 0.95  # what a step still counts one step later in the request's own speed
 
@@ -182,11 +181,10 @@ class Controller:
 
     def _caution(self) -> float:
         """The price of risk: an allowance lost on the first guesses is missing for better ones.
-        Nothing once a whole plain step is gained."""
+        Nothing once a whole plain step is gained. Not more where something was lost: that would
+        keep a request from ever winning it back."""
         gained = self._stats.modelled_plain - self._stats.modelled
-        if gained >= 0.0:
-            return _CAUTION * max(0.0, 1.0 - gained)
-        return _CAUTION + _MORE_CAUTION * min(1.0, -gained / self._allowance())
+        return _CAUTION * min(1.0, max(0.0, 1.0 - gained))
 
     def _slowdowns(self, k: int) -> Sequence[float]:
         """[i]: the step's time with i draft tokens over that without, i in 0..k."""
