@@ -10,6 +10,7 @@ import typer
 
 from draftproof.cli.bench import bench_app
 from draftproof.cli.options import Drafter, Json, KvType, Quantization, SpecK, Threads, Verify
+from draftproof.cli.synth import synth
 from draftproof.cli.terminal import guarded
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_app, name="bench")
+app.command()(synth)
 
 
 def _print_version(wanted: bool) -> None:
