@@ -26,7 +26,7 @@ PROMPT = "Once upon a time"
 def ours(args: argparse.Namespace) -> dict[str, Any]:
     """One run in this process: a warm-up, then the tokens that count."""
     plain = SpeculativeConfig(drafter="off")
-    with LLM(args.model, threads=args.threads, ctx=1024, isa=args.isa) as llm:
+    with LLM(args.model, threads=args.threads, ctx=1024, isa=args.isa, prefix_cache=False) as llm:
         llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True), plain)
         sampling = SamplingParams(max_tokens=args.tokens, ignore_eos=True)
         completion = llm.generate(PROMPT, sampling, plain)

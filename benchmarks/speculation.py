@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     workloads = [w for w in BUILT_IN if args.only is None or w.id in args.only]
-    with LLM(args.model, threads=args.threads) as llm:
+    with LLM(args.model, threads=args.threads, prefix_cache=False) as llm:
         cost = llm.verify_cost  # measured before anything else
         warm = SamplingParams(max_tokens=8)
         engine = llm.chat("Hello", warm, SpeculativeConfig(drafter="window", k=4)).engine

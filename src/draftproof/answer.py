@@ -63,7 +63,7 @@ def completion_of(request: Request, loaded: LoadedModel) -> Completion:
         text=request.text,
         token_ids=tuple(request.output_ids),
         finish_reason=request.finish_reason,
-        usage=Usage(request.num_prompt, request.num_output),
+        usage=Usage(request.num_prompt, request.num_output, request.num_cached),
         timings=_timings(request, loaded.load_ms),
         speculation=request.stats.to_dict(),
         spec_line=request.stats.line(),

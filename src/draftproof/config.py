@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
 DEFAULT_DRAFT_TOKENS = 4
+MOST_LOGIT_ROWS = 128
 
 
 def check_int(name: str, value: object, low: int, high: int) -> None:
@@ -37,6 +39,14 @@ def check_real(name: str, value: object, low: float, high: float) -> None:
         raise InvalidRequestError(f"{name} must be finite, got {value}")
     if not low <= value <= high:
         raise InvalidRequestError(f"{name} must be between {low:g} and {high:g}, got {value}")
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Bytes, as people write them: 800M, 2G, 1.5GiB, 123456. Raises InvalidRequestError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or len(text) > 20:
+        raise InvalidRequestError(f"{name} must be a size such as 2G or 800M, got {text!r:.40}")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
@@ -101,7 +111,9 @@ class EngineConfig:
     quantize: what float weights are packed to while they are loaded, None = as they are (a numeric
     setting too).
     prefill_chunk: prompt rows per step. isa: a row of the dispatch table, "" = the best here.
-    max_queue: requests that may wait for their turn.
+    max_queue: requests that may wait for their turn. max_running: those that are played together.
+    kv_memory: bytes for keys and values, None = set at load. prefix_cache: whether the keys and
+    values of earlier requests serve later ones that begin alike.
     Raises InvalidRequestError that names the field.
     """
 
@@ -112,6 +124,9 @@ class EngineConfig:
     prefill_chunk: int = 256
     isa: str = ""
     max_queue: int = 256
+    max_running: int = 64
+    kv_memory: int | None = None
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         check_int("threads", self.threads, 1, 1024)
@@ -122,18 +137,26 @@ class EngineConfig:
             check_choice("quantize", self.quantize, QUANTIZATIONS)
         check_int("prefill_chunk", self.prefill_chunk, 1, 4096)
         check_int("max_queue", self.max_queue, 1, 1 << 20)
+        check_int("max_running", self.max_running, 1, 1024)
+        if self.kv_memory is not None:
+            check_int("kv_memory", self.kv_memory, 1, 1 << 46)
+        if not isinstance(self.prefix_cache, bool):
+            raise InvalidRequestError(
+                f"prefix_cache must be true or false, got {self.prefix_cache!r}"
+            )
         if not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be a name, got {self.isa!r}")
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest step: a prefill chunk or the last token with a full draft."""
-        return max(self.prefill_chunk, self.max_logit_rows)
+        """Rows of the largest step: all answers with their drafts, and a chunk of a prompt."""
+        return self.prefill_chunk + self.max_logit_rows
 
     @property
     def max_logit_rows(self) -> int:
-        """Marked rows of the largest step."""
-        return MAX_DRAFT_TOKENS + 1
+        """Marked rows of the largest step: one per answer, or a few answers with long drafts. Each
+        takes memory for the logits of the whole vocabulary once it is used."""
+        return max(MOST_LOGIT_ROWS, self.max_running)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, replace
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from draftproof import catalogue
 from draftproof.answer import deltas_of
@@ -25,17 +25,13 @@ from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_
 from draftproof.engine import Arrival, Engine, EngineThread, LogitsTrail, Mailbox
 from draftproof.errors import DraftproofError, InvalidRequestError
 from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
+from draftproof.prompts import Messages, Prompt, Tools, as_messages, encode_prompt
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.text import Detokenizer
 
 if TYPE_CHECKING:
     from draftproof.models import LoadedModel
-
-Messages = Sequence[Mapping[str, Any]]
-Prompt = str | Sequence[int] | Messages
-"""Raw text, token ids, or the messages of a chat."""
-Tools = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -58,7 +54,10 @@ class LLM:
         quantize: str | None = None,
         prefill_chunk: int = 256,
         isa: str = "",
+        kv_memory: int | None = None,
         max_queue: int = 256,
+        max_running: int = 64,
+        prefix_cache: bool = True,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """model: a .gguf file, a folder with safetensors or a name of the catalogue; None = its
@@ -76,7 +75,10 @@ class LLM:
             quantize=quantize,
             prefill_chunk=prefill_chunk,
             isa=isa,
+            kv_memory=kv_memory,
             max_queue=max_queue,
+            max_running=max_running,
+            prefix_cache=prefix_cache,
         )
         path: Path = catalogue.resolve(model, progress)
         self._set_up(load_model(path, config, progress), config)
@@ -105,6 +107,8 @@ class LLM:
             max_rows=config.max_rows,
             max_logit_rows=config.max_logit_rows,
             prefill_chunk=config.prefill_chunk,
+            max_running=config.max_running,
+            prefix_cache=config.prefix_cache,
             memory=DraftMemory(TokenText(tokenizer.token_bytes, encode_plain)),
         )
         self._front = EngineThread(self._engine, config.max_queue)
@@ -134,17 +138,28 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         tools: Tools | None = None,
         **template: Any,
     ) -> Completion:
         """Continues `prompt`: text as it stands (control tokens count), token ids, or messages.
 
-        audit: adds hashes of logits and KV, slowly. tools, template: for messages, see `chat`.
+        audit: adds hashes of logits and KV, slowly. cache_salt: requests with different salts share
+        no cached prefix, so that neither can tell by the time what the other asked. tools,
+        template: for messages, see `chat`.
 
         Raises InvalidRequestError or ContextLengthError before anything is computed, QueueFullError
         if too many requests wait, EngineStoppedError if the engine ends before the answer does.
         """
-        deltas = self.stream(prompt, sampling, speculation, audit=audit, tools=tools, **template)
+        deltas = self.stream(
+            prompt,
+            sampling,
+            speculation,
+            audit=audit,
+            cache_salt=cache_salt,
+            tools=tools,
+            **template,
+        )
         for delta in deltas:
             if delta.completion is not None:
                 return delta.completion
@@ -157,15 +172,15 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         tools: Tools | None = None,
         **template: Any,
     ) -> Completion:
         """Answers a conversation. A string is one user message. tools: descriptions of functions,
         for the model's chat template; template: further variables of it, such as
         enable_thinking."""
-        return self.generate(
-            _messages(messages), sampling, speculation, audit=audit, tools=tools, **template
-        )
+        options: dict[str, Any] = {"audit": audit, "cache_salt": cache_salt, "tools": tools}
+        return self.generate(as_messages(messages), sampling, speculation, **options, **template)
 
     def stream(
         self,
@@ -174,6 +189,7 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         progress: bool = False,
         tools: Tools | None = None,
         **template: Any,
@@ -183,8 +199,8 @@ class LLM:
 
         Closing the iterator cancels the request before its next step. Mistakes are raised here,
         not at the first piece; the request is queued with the first piece."""
-        ids = self._encode(prompt, tools, template)
-        request = self._request(ids, sampling, speculation, audit, progress)
+        ids = encode_prompt(self._model, prompt, tools, template)
+        request = self._request(ids, sampling, speculation, audit, cache_salt, progress)
         return self._deltas(request)
 
     async def agenerate(
@@ -194,11 +210,20 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         tools: Tools | None = None,
         **template: Any,
     ) -> Completion:
         """`generate` for an event loop. Cancelling the task cancels the request."""
-        deltas = self.astream(prompt, sampling, speculation, audit=audit, tools=tools, **template)
+        deltas = self.astream(
+            prompt,
+            sampling,
+            speculation,
+            audit=audit,
+            cache_salt=cache_salt,
+            tools=tools,
+            **template,
+        )
         async with aclosing(deltas):
             async for delta in deltas:
                 if delta.completion is not None:
@@ -212,12 +237,14 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         tools: Tools | None = None,
         **template: Any,
     ) -> Completion:
         """`chat` for an event loop. Cancelling the task cancels the request."""
+        options: dict[str, Any] = {"audit": audit, "cache_salt": cache_salt, "tools": tools}
         return await self.agenerate(
-            _messages(messages), sampling, speculation, audit=audit, tools=tools, **template
+            as_messages(messages), sampling, speculation, **options, **template
         )
 
     async def astream(
@@ -227,6 +254,7 @@ class LLM:
         speculation: SpeculativeConfig | None = None,
         *,
         audit: bool = False,
+        cache_salt: str = "",
         progress: bool = False,
         tools: Tools | None = None,
         **template: Any,
@@ -236,8 +264,8 @@ class LLM:
         step. Mistakes are raised with the first piece."""
 
         def prepare() -> Request:
-            ids = self._encode(prompt, tools, template)
-            return self._request(ids, sampling, speculation, audit, progress)
+            ids = encode_prompt(self._model, prompt, tools, template)
+            return self._request(ids, sampling, speculation, audit, cache_salt, progress)
 
         request = await asyncio.to_thread(prepare)
         loop = asyncio.get_running_loop()
@@ -261,7 +289,7 @@ class LLM:
         try:
             self._start(request, lambda _, arrived: arrivals.put(arrived))
             while True:
-                for delta in deltas_of(request, _received(arrivals.get()), loaded):
+                for delta in deltas_of(request, _received(_wait(arrivals)), loaded):
                     yield delta
                     if delta.completion is not None:
                         return
@@ -274,6 +302,7 @@ class LLM:
         sampling: SamplingParams | None,
         speculation: SpeculativeConfig | None,
         audit: bool,
+        cache_salt: str,
         progress: bool,
     ) -> Request:
         """A checked request. Raises InvalidRequestError and its kin."""
@@ -292,6 +321,7 @@ class LLM:
             text_sink=Detokenizer(tokenizer, sampling.stop),
             logits_hash=LogitsTrail() if audit else None,
             wants_progress=progress,
+            cache_salt=cache_salt,
         )
         self._engine.check(request)
         return request
@@ -312,14 +342,7 @@ class LLM:
     def metrics(self) -> EngineMetrics:
         """What the engine does at this moment, and what it has done. Never waits for a step."""
         self._model  # noqa: B018 (raises if closed)
-        engine = self._engine
-        return EngineMetrics(
-            running=len(engine.scheduler.running),
-            waiting=self._front.num_waiting,
-            kv_pages_total=engine.pool.num_pages,
-            kv_pages_used=engine.pool.num_pages - engine.pool.num_free,
-            **asdict(engine.totals),
-        )
+        return self._front.metrics()
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:
         """Token ids. parse_special: control tokens in the text count as such."""
@@ -329,7 +352,7 @@ class LLM:
         self, messages: str | Messages, tools: Tools | None = None, **template: Any
     ) -> list[int]:
         """The prompt of a conversation as token ids, as `chat` makes it."""
-        return self._encode(_messages(messages), tools, template)
+        return encode_prompt(self._model, as_messages(messages), tools, template)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out."""
@@ -341,7 +364,7 @@ class LLM:
 
     def render(self, messages: str | Messages, tools: Tools | None = None, **template: Any) -> str:
         """The prompt of a conversation as text, to look at."""
-        return self._model.chat_template.render(_messages(messages), tools=tools, **template)
+        return self._model.chat_template.render(as_messages(messages), tools=tools, **template)
 
     @property
     def verify_cost(self) -> VerifyCost:
@@ -368,23 +391,6 @@ class LLM:
             return config
         return replace(config, reference=tuple(self.encode(config.reference)))
 
-    def _encode(
-        self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]
-    ) -> list[int]:
-        loaded = self._model
-        parts = [] if isinstance(prompt, str) else list(prompt)
-        if parts and all(isinstance(part, Mapping) for part in parts):
-            messages = cast("list[Mapping[str, Any]]", parts)
-            return loaded.chat_template.encode(loaded.tokenizer, messages, tools=tools, **template)
-        if tools is not None or template:
-            names = ", ".join([*(["tools"] if tools is not None else []), *template])
-            raise InvalidRequestError(f"{names}: only for messages, the prompt is none")
-        if isinstance(prompt, str):
-            return loaded.tokenizer.encode(prompt, parse_special=True)
-        if not all(isinstance(part, int) for part in parts):
-            raise InvalidRequestError("prompt must be text, a list of token ids, or messages")
-        return cast("list[int]", parts)
-
     @property
     def _model(self) -> LoadedModel:
         if self._loaded is None:
@@ -392,14 +398,17 @@ class LLM:
         return self._loaded
 
 
-def _messages(messages: str | Messages) -> Messages:
-    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-
-
 def _received(arrived: Arrival) -> Sequence[TokenEvent | Progress]:
     if isinstance(arrived, DraftproofError):
         raise arrived
     return arrived
+
+
+def _wait(arrivals: SimpleQueue[Arrival]) -> Arrival:
+    """Looks up from time to time: a Ctrl-C that came just before we began to wait wakes nobody."""
+    while True:
+        with suppress(Empty):
+            return arrivals.get(timeout=0.5)
 
 
 def _to_stderr(line: str) -> None:

@@ -59,10 +59,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts; end tokens are counted."""
+    """Token counts; end tokens are counted. cached_tokens: tokens of the prompt whose keys and
+    values were there already, from requests that began alike."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,10 @@ class ModelInfo:
 class EngineMetrics:
     """A moment's counts, and totals since the model was loaded.
 
-    running, waiting: requests. kv_pages_used: of kv_pages_total, pages that hold something.
+    running, waiting: requests. preemptions: how often one went back to the queue to make room.
+    kv_pages_used: pages of running requests; kv_pages_cached: pages that are kept for later ones.
+    prefix_queries: requests that looked into the prefix cache; prefix_hits: those that found
+    something, prefix_hit_tokens long; prefix_evictions: pages given up for others.
     prompt_tokens: prompt rows that were computed. generated_tokens: tokens that were emitted.
     rows: of all steps. step_seconds: time inside steps; forward_seconds: the native part of it.
     speculation: sums over the requests that ended.
@@ -207,8 +212,14 @@ class EngineMetrics:
 
     running: int
     waiting: int
+    preemptions: int
     kv_pages_total: int
     kv_pages_used: int
+    kv_pages_cached: int
+    prefix_queries: int
+    prefix_hits: int
+    prefix_hit_tokens: int
+    prefix_evictions: int
     requests_finished: int
     requests_cancelled: int
     prompt_tokens: int

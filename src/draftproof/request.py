@@ -16,7 +16,7 @@ from draftproof.outputs import PLAIN, FinishReason, Origin, Progress, TokenEvent
 from draftproof.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from draftproof.engine.logit_edits import LogitEdits
     from draftproof.engine.session import Session
@@ -62,9 +62,11 @@ class Request:
     """
 
     __slots__ = (
+        "cache_salt",
         "cancelled",
         "capacity",
         "completed_text",
+        "content_keys",
         "controller",
         "edits",
         "finish_reason",
@@ -75,6 +77,7 @@ class Request:
         "logits_hash",
         "logprobs",
         "max_total",
+        "num_cached",
         "num_prompt",
         "replay",
         "sampling",
@@ -103,6 +106,8 @@ class Request:
         text_sink: TextSink | None = None,
         logits_hash: RowHash | None = None,
         wants_progress: bool = False,
+        cache_salt: str = "",
+        content_keys: Mapping[int, Hashable] | None = None,
     ) -> None:
         """eos_ids: the model's end tokens. stop_ids: further ones, whatever ignore_eos says, each
         with the stop string that it stands for. logits_hash: if given, it is fed the logits row
@@ -134,6 +139,9 @@ class Request:
         self.logprobs: list[TokenLogprob] = []
         self.cancelled = False
         self.wants_progress = wants_progress
+        self.cache_salt = cache_salt
+        self.content_keys = content_keys
+        self.num_cached = 0  # prompt rows that were in the KV before
         self.inbox: list[TokenEvent | Progress] = []
         self.completed_text: list[str] = []
         self.logits_hash = logits_hash
@@ -154,9 +162,9 @@ class Request:
         return "".join(self.completed_text)
 
     def report(self, processed: int) -> None:
-        """So many prompt rows are in the KV."""
-        if self.wants_progress:
-            self.inbox.append(Progress(processed, 0, self.num_prompt))
+        """So many rows are in the KV."""
+        if self.wants_progress and processed <= self.num_prompt:
+            self.inbox.append(Progress(processed, self.num_cached, self.num_prompt))
 
     def emit(self, token: int, logprob: TokenLogprob | None = None, origin: Origin = PLAIN) -> None:
         """Commits one token of the sampler, in order; sets finish_reason where the answer ends.

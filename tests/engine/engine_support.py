@@ -80,6 +80,8 @@ class World:
     model_seed: int = 0
     eos_ids: tuple[int, ...] = ()
     fails_at: Callable[[list[int]], bool] | None = None
+    prefix_cache: bool = False
+    max_running: int | None = None
     player: FakePlayer = field(init=False)
     engine: Engine = field(init=False)
 
@@ -101,6 +103,8 @@ class World:
             max_rows=self.max_rows,
             max_logit_rows=64,
             prefill_chunk=self.prefill_chunk,
+            prefix_cache=self.prefix_cache,
+            max_running=self.max_running,
         )
 
     def request(
@@ -108,6 +112,7 @@ class World:
         prompt: Sequence[int],
         sampling: SamplingParams,
         speculation: SpeculativeConfig = OFF,
+        **options: Any,
     ) -> Request:
         return Request(
             prompt,
@@ -116,6 +121,7 @@ class World:
             eos_ids=self.eos_ids,
             text_sink=LetterSink(sampling.stop),
             logits_hash=hashlib.sha256(),
+            **options,
         )
 
     def run(
@@ -123,8 +129,9 @@ class World:
         prompt: Sequence[int],
         sampling: SamplingParams,
         speculation: SpeculativeConfig = OFF,
+        **options: Any,
     ) -> Request:
-        request = self.request(prompt, sampling, speculation)
+        request = self.request(prompt, sampling, speculation, **options)
         self.run_all([request])
         return request
 
@@ -137,7 +144,9 @@ class World:
         for request in requests:
             assert request.finish_reason is not None
             assert_stats_add_up(request.stats, request.num_output)
-        assert self.engine.pool.num_free == self.engine.pool.num_unreserved == self.num_pages
+        pool = self.engine.pool
+        assert pool.num_available == pool.num_unreserved == self.num_pages
+        assert self.prefix_cache or pool.num_free == self.num_pages
 
 
 def outcome_of(request: Request) -> Outcome:

@@ -113,7 +113,8 @@ def test_an_async_stream_says_what_the_plain_one_says(world: World) -> None:
     world.gate.is_open.set()
 
     async def collect() -> list[Any]:
-        return [delta async for delta in world.llm.astream("abcabc", SHORT, OFF, progress=True)]
+        stream = world.llm.astream("abcabc", SHORT, OFF, progress=True, cache_salt="other")
+        return [delta async for delta in stream]
 
     plain = list(world.llm.stream("abcabc", SHORT, OFF, progress=True))
     other = asyncio.run(collect())
@@ -154,7 +155,7 @@ def test_an_event_loop_that_is_gone_cancels_its_requests(world: World) -> None:
         def post(*_: object) -> None:
             loop.call_soon_threadsafe(lambda: None)
 
-        request = world.llm._request([97, 98], ENDLESS, None, False, False)
+        request = world.llm._request([97, 98], ENDLESS, None, False, "", False)
         world.llm._start(request, post)
 
     asyncio.run(ask_and_leave())

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from draftproof.config import EngineConfig, SpeculativeConfig, _cgroup_cpus, default_threads
+from draftproof.config import (
+    EngineConfig,
+    SpeculativeConfig,
+    _cgroup_cpus,
+    default_threads,
+    parse_bytes,
+)
 from draftproof.errors import InvalidRequestError
 from draftproof.request import SamplingParams
 
@@ -100,8 +106,23 @@ def test_the_largest_draft() -> None:
 def test_good_engine_settings() -> None:
     for chunk in (1, 64, 256):
         config = EngineConfig(threads=1, prefill_chunk=chunk)
-        assert config.max_rows == max(chunk, 64)
-        assert config.max_logit_rows == 64
+        assert config.max_rows == chunk + 128
+        assert config.max_logit_rows == 128
+    assert EngineConfig(threads=1, max_running=300).max_logit_rows == 300
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2G", 2 << 30), ("800m", 800 << 20), ("1.5 GiB", 3 << 29), ("4096", 4096), ("1KB", 1024)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes("--kv-memory", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "2 Q", "1e9", "nan", "9" * 30, "2G2"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="--kv-memory"):
+        parse_bytes("--kv-memory", text)
 
 
 def test_threads_follow_affinity_and_quota(tmp_path: Path) -> None:

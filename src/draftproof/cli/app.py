@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from draftproof.cli.bench import bench_app
-from draftproof.cli.options import Drafter, Json, KvType, Quantization, SpecK, Threads, Verify
+from draftproof.cli.options import (
+    Drafter,
+    Json,
+    KvMemory,
+    KvStore,
+    KvType,
+    Quantization,
+    SpecK,
+    Threads,
+    Verify,
+)
 from draftproof.cli.synth import synth
 from draftproof.cli.terminal import guarded
 
@@ -83,10 +93,11 @@ def run(
         int | None,
         typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
     ] = None,
-    kv_type: Annotated[KvType, typer.Option(help="How keys and values are stored.")] = KvType.F16,
+    kv_type: KvStore = KvType.F16,
     quantize: Annotated[
         Quantization | None, typer.Option(help="Pack float weights on load. Default: as they are.")
     ] = None,
+    kv_memory: KvMemory = None,
     spec: Annotated[
         Drafter, typer.Option(help="Who drafts; auto: whoever promises most.")
     ] = Drafter.AUTO,
@@ -128,6 +139,7 @@ def run(
             ctx=ctx,
             kv_type=kv_type.value,
             quantize=None if quantize is None else quantize.value,
+            kv_memory=kv_memory,
             drafter=spec.value,
             k=spec_k,
             k_max=spec_k_max,
@@ -254,12 +266,11 @@ def serve(
         int | None,
         typer.Option("--ctx", "-c", envvar="DRAFTPROOF_CTX", help="Context of a request, tokens."),
     ] = None,
-    kv_type: Annotated[
-        KvType, typer.Option(envvar="DRAFTPROOF_KV_TYPE", help="How keys and values are stored.")
-    ] = KvType.F16,
+    kv_type: KvStore = KvType.F16,
     quantize: Annotated[
         Quantization | None, typer.Option(envvar="DRAFTPROOF_QUANTIZE", help="As for `run`.")
     ] = None,
+    kv_memory: KvMemory = None,
     prefill_chunk: Annotated[
         int, typer.Option(envvar="DRAFTPROOF_PREFILL_CHUNK", help="Prompt tokens per step.")
     ] = 256,
@@ -308,6 +319,7 @@ def serve(
                 ctx=ctx,
                 kv_type=kv_type.value,
                 quantize=None if quantize is None else quantize.value,
+                kv_memory=kv_memory,
                 prefill_chunk=prefill_chunk,
                 max_queue=max_queue,
                 max_body_mb=max_body_mb,

@@ -145,7 +145,7 @@ def run_bench(options: BenchOptions) -> int:
     settings = CompareSettings(
         on=speculation, repeat=options.repeat, temperature=options.temperature, seed=options.seed
     )
-    llm = open_model(options.model, threads=options.threads)
+    llm = open_model(options.model, threads=options.threads, prefix_cache=False)
     watch = Watch()
     with _progress(len(workloads)) as progress:
         engine, results, skipped = _compare_all(llm, workloads, settings, options, progress)

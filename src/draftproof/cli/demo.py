@@ -205,7 +205,7 @@ def run_demo(options: DemoOptions) -> int:
     """The exit code of `draftproof demo`."""
     k = parse_k(options.k)
     check_int("--max-tokens", options.max_tokens, 1, 1 << 20)
-    llm = open_model(options.model, threads=options.threads)
+    llm = open_model(options.model, threads=options.threads, prefix_cache=False)
     screen = _Screen(quiet=options.as_json)
     comparisons = measure(
         llm,

@@ -45,3 +45,14 @@ SpecK = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+KvStore = Annotated[
+    KvType, typer.Option(envvar="DRAFTPROOF_KV_TYPE", help="How keys and values are stored.")
+]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        envvar="DRAFTPROOF_KV_MEMORY",
+        help="Memory for keys and values, such as 2G; what no answer needs keeps prefixes.",
+    ),
+]

@@ -28,6 +28,7 @@ from draftproof.config import (
     SpeculativeConfig,
     check_int,
     check_real,
+    parse_bytes,
 )
 from draftproof.errors import InvalidRequestError, ModelNotFoundError
 
@@ -58,6 +59,7 @@ class RunOptions:
     ctx: int | None = None
     kv_type: str = "f16"
     quantize: str | None = None
+    kv_memory: str | None = None
     drafter: str = "auto"
     k: str = "auto"
     k_max: int = MAX_DRAFT_TOKENS
@@ -191,8 +193,9 @@ def open_model(
     ctx: int | None = None,
     kv_type: str = "f16",
     quantize: str | None = None,
+    **settings: Any,
 ) -> LLM:
-    """Finds the model (fetching the default one on first use) and loads it."""
+    """Finds the model (fetching the default one on first use) and loads it. settings: of LLM."""
     from draftproof import llm
 
     with model_progress() as progress:
@@ -203,6 +206,7 @@ def open_model(
             kv_type=kv_type,
             quantize=quantize,
             progress=progress,
+            **settings,
         )
 
 
@@ -240,12 +244,16 @@ def run_prompt(options: RunOptions) -> int:
     speculation = speculation_of(options)
     text = join_prompt(argument, read_pipe())
     prompt: Prompt = text if options.raw else messages_of(text, options.system)
+    settings = {}
+    if options.kv_memory is not None:
+        settings["kv_memory"] = parse_bytes("--kv-memory", options.kv_memory)
     llm = open_model(
         model,
         threads=options.threads,
         ctx=options.ctx,
         kv_type=options.kv_type,
         quantize=options.quantize,
+        **settings,
     )
     return answer(llm, prompt, sampling, speculation, as_json=options.as_json)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from draftproof import catalogue
 from draftproof.cli.terminal import model_progress, note
-from draftproof.config import EngineConfig, default_threads
+from draftproof.config import EngineConfig, default_threads, parse_bytes
 from draftproof.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class ServeOptions:
     ctx: int | None
     kv_type: str
     quantize: str | None
+    kv_memory: str | None
     prefill_chunk: int
     max_queue: int
     max_body_mb: int
@@ -54,6 +55,7 @@ def run_server(options: ServeOptions) -> None:
         ctx=options.ctx,
         kv_type=options.kv_type,
         quantize=options.quantize,
+        kv_memory=_kv_memory(options),
         prefill_chunk=options.prefill_chunk,
         max_queue=options.max_queue,
     )
@@ -109,6 +111,10 @@ def _words(text: str | None) -> tuple[str, ...]:
     return tuple(word for word in (part.strip() for part in (text or "").split(",")) if word)
 
 
+def _kv_memory(options: ServeOptions) -> int | None:
+    return None if options.kv_memory is None else parse_bytes("--kv-memory", options.kv_memory)
+
+
 def _load(options: ServeOptions) -> LLM:
     from draftproof.llm import LLM
 
@@ -119,6 +125,7 @@ def _load(options: ServeOptions) -> LLM:
             ctx=options.ctx,
             kv_type=options.kv_type,
             quantize=options.quantize,
+            kv_memory=_kv_memory(options),
             prefill_chunk=options.prefill_chunk,
             max_queue=options.max_queue,
             progress=progress,

@@ -16,6 +16,7 @@ from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
 from draftproof.engine.logit_edits import LogitEdits
+from draftproof.engine.prefix_cache import PrefixCache
 from draftproof.engine.scheduler import Scheduler, Segment
 from draftproof.engine.totals import Totals
 from draftproof.errors import ContextLengthError, InvalidRequestError, OutOfMemoryError
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 class Engine:
     """player, kv: the native side. context: positions of one session. vocab_size: ids below it may
     be chosen. max_rows, max_logit_rows: what the player was built for (EngineConfig has them).
-    memory: what drafting has learned; None = nothing yet.
+    max_running: requests of one step, None = as many as have logits rows. prefix_cache: keep what
+    was computed for requests that begin alike. memory: what drafting has learned; None = nothing.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Engine:
         max_rows: int,
         max_logit_rows: int,
         prefill_chunk: int,
+        max_running: int | None = None,
+        prefix_cache: bool = False,
         memory: DraftMemory | None = None,
     ) -> None:
         self._player = player
@@ -51,7 +55,15 @@ class Engine:
         self._context = context
         self._vocab_size = vocab_size
         self.pool = BlockPool(kv.num_pages, kv.page_positions)
-        self.scheduler = Scheduler(self.pool, max_rows, max_logit_rows, prefill_chunk)
+        self.prefix_cache = PrefixCache(self.pool, kv.copy_page) if prefix_cache else None
+        self.scheduler = Scheduler(
+            self.pool,
+            max_rows,
+            max_logit_rows,
+            prefill_chunk,
+            max_running or max_logit_rows,
+            self.memory.verify_cost.cost,
+        )
         self.totals = Totals()
         self._runner = BatchRunner(player, max_rows, max_logit_rows, context, vocab_size)
 
@@ -98,7 +110,7 @@ class Engine:
     @property
     def can_measure(self) -> bool:
         """Whether there are pages for `measure_verify_cost`."""
-        return self.pool.pages_for(MAX_ROWS) <= self.pool.num_free
+        return self.pool.pages_for(MAX_ROWS) <= self.pool.num_unreserved
 
     def measure_verify_cost(self, known: Measurement | None = None) -> Measurement:
         """V(m), played on pages that nobody uses; ask `can_measure` first. known: what an earlier
@@ -142,15 +154,16 @@ class Engine:
                 f"logit_bias names token {outside[0]}, outside 0..{self._vocab_size - 1} (the "
                 "vocabulary)"
             )
-        limit = request.sampling.max_tokens or self._context
-        request.max_total = min(self._context, num_prompt + limit)
-        room = request.stats.k
-        request.capacity = min(self._context, request.max_total + room)
-        if self.pool.pages_for(request.capacity) > self.pool.num_pages:
+        positions = self.pool.num_pages * self.pool.page_positions
+        most = min(self._context, positions)
+        limit = request.sampling.max_tokens
+        request.max_total = most if limit is None else min(self._context, num_prompt + limit)
+        if request.max_total > positions or num_prompt >= positions:
             raise OutOfMemoryError(
-                f"the request may need {request.capacity} KV positions, the KV cache has "
-                f"{self.pool.num_pages * self.pool.page_positions}: lower max_tokens or --ctx"
+                f"the request may need {max(request.max_total, num_prompt + 1)} KV positions, the "
+                f"KV cache has {positions}: lower max_tokens or raise --kv-memory"
             )
+        request.capacity = min(most, request.max_total + request.stats.k)
 
     def abort(self, request: Request) -> None:
         """Ends a request without a result; its pages are free before the next step."""
@@ -262,7 +275,7 @@ class Engine:
         request.kv_length = session.length
         if request.logits_hash is not None and not request.cancelled:
             request.kv_digest = session.digest(self._kv)
-        session.close()
+        session.close(keep=request.finish_reason != "numeric_error")
         request.session = None
         self.totals.count_request(request)
         if not request.cancelled:

@@ -11,11 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import TypeVar
 
 from draftproof.engine.engine import Engine
+from draftproof.engine.prefix_cache import PrefixStats
 from draftproof.errors import DraftproofError, EngineStoppedError, QueueFullError
-from draftproof.outputs import Progress, TokenEvent
+from draftproof.outputs import EngineMetrics, Progress, TokenEvent
 from draftproof.request import Request
 
 Arrival = list[TokenEvent | Progress] | DraftproofError
@@ -98,6 +100,21 @@ class EngineThread:
         """Requests that haven't had their first step."""
         with self._changed:
             return sum(not (r.time_start or r.cancelled) for r in self._mailboxes)
+
+    def metrics(self) -> EngineMetrics:
+        """What the engine does at this moment, and what it has done. Never waits for a step."""
+        engine, pool = self.engine, self.engine.pool
+        prefix = engine.prefix_cache.stats if engine.prefix_cache is not None else PrefixStats()
+        return EngineMetrics(
+            running=len(engine.scheduler.running),
+            waiting=self.num_waiting,
+            preemptions=engine.scheduler.preemptions,
+            kv_pages_total=pool.num_pages,
+            kv_pages_used=pool.num_pages - pool.num_available,
+            kv_pages_cached=pool.num_available - pool.num_free,
+            **{f"prefix_{name}": value for name, value in asdict(prefix).items()},
+            **asdict(engine.totals),
+        )
 
     def _put(self, work: Callable[[], None]) -> Future[None]:
         if self._stopped is not None:

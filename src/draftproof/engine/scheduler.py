@@ -1,18 +1,32 @@
 """Who takes part in the next step, and with how many rows. Knows no model and no drafter.
 
-Every running request gets its row first, then drafts share what is left, then one prefill chunk.
+Every running answer gets its row first, then drafts share what is left, then prompts get a chunk:
+a large one while nobody waits for a next token, else one that holds nobody up for long.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftproof.drafting import NO_DRAFT, Draft
 from draftproof.engine.block_pool import BlockPool
 from draftproof.engine.session import Session
+from draftproof.errors import OutOfMemoryError
 from draftproof.request import ForwardKind, Request
+
+# A prompt may make a step of running answers so much longer, in plain steps: one stream waits for
+# three plain steps at most, its own one included.
+MOST_DELAY = 2.0
+# Positions of an answer that a request is promised when it begins. What it needs beyond that it
+# takes when it is there; where nothing is left, the request that came last makes room and is
+# computed again later, to the same bits.
+PROMISED_ANSWER = 256
+
+StepCost = Callable[[int, int], float]
+"""(rows, context) -> time of a step, in plain steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,75 +55,170 @@ class Segment:
 
 
 class Scheduler:
-    """max_rows, max_logit_rows: limits of one step. prefill_chunk: prompt rows of one step."""
+    """max_rows, max_logit_rows: limits of one step. prefill_chunk: prompt rows of one step.
+    max_running: requests that take part at the same time. step_cost: V(m)."""
 
     def __init__(
-        self, pool: BlockPool, max_rows: int, max_logit_rows: int, prefill_chunk: int
+        self,
+        pool: BlockPool,
+        max_rows: int,
+        max_logit_rows: int,
+        prefill_chunk: int,
+        max_running: int,
+        step_cost: StepCost,
     ) -> None:
         self._pool = pool
         self._max_rows = max_rows
         self._max_logit_rows = max_logit_rows
         self._prefill_chunk = prefill_chunk
+        self._max_running = min(max_running, max_logit_rows)
+        self._step_cost = step_cost
+        self.preemptions = 0
         self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.running: list[Request] = []  # in the order in which they began
 
     def admit(self) -> None:
-        """Opens sessions in order of arrival as long as the pool can promise their worst case."""
-        while self.waiting and len(self.running) < self._max_logit_rows:
+        """Opens sessions in order of arrival as long as the pool can promise what they need."""
+        while self.waiting and len(self.running) < self._max_running:
             request = self.waiting[0]
-            if self._pool.pages_for(request.capacity) > self._pool.num_unreserved:
+            sure = min(request.max_total, len(request.tokens) + PROMISED_ANSWER)
+            try:
+                session = Session(
+                    self._pool,
+                    request.capacity,
+                    sure,
+                    tokens=request.tokens[:-1],  # the last row is computed for its logits
+                    salt=request.cache_salt,
+                    content=request.content_keys,
+                )
+            except OutOfMemoryError:
                 return
-            request.session = Session(self._pool, request.capacity)
-            request.time_start = time.perf_counter()
+            request.session = session
+            if not request.time_start:
+                request.time_start = time.perf_counter()
+                request.num_cached = min(session.length, request.num_prompt)
             self.running.append(self.waiting.popleft())
 
     def schedule(self) -> list[Segment]:
         """The segments of the next step, drafts still missing, prefill last."""
-        prefilling: list[tuple[Request, Session]] = []
-        segments: list[Segment] = []
-        rows_left = self._max_rows - len(self.running)
-        drafts_left = min(self._max_rows, self._max_logit_rows) - len(self.running)
-        drafting = sum(
-            r.session is not None and r.session.length >= r.num_prompt for r in self.running
-        )
         for request in self.running:
-            session = request.session
-            if session is None:
-                continue
-            if session.length < request.num_prompt:
-                prefilling.append((request, session))
-                continue
+            if request.session is not None:
+                request.session.publish()  # what earlier steps computed
+        self._make_room()
+        answering = [r for r in self.running if not self._is_prompt_missing(r)]
+        segments = self._decode_segments(answering)
+        missing = [r for r in self.running if self._is_prompt_missing(r)]
+        if missing:
+            rooms = sum(segment.draft_room for segment in segments)
+            most = self._max_rows - len(segments) - rooms
+            segments += self._prefill_segments(missing, min(most, self._chunk(segments)))
+        return segments
+
+    @staticmethod
+    def _is_prompt_missing(request: Request) -> bool:
+        """Whether there are rows to compute before the next token can be drafted for: those of the
+        prompt, or of all tokens of a request that had to make room."""
+        length = 0 if request.session is None else request.session.length
+        return length < request.num_prompt or length < len(request.tokens) - 1
+
+    def _make_room(self) -> None:
+        """A page for the next row of every answer, oldest first; the youngest make room."""
+        spare = self._pool.num_unreserved
+        for request in list(self.running):
+            if request.session is None or self._is_prompt_missing(request):
+                continue  # what a prompt needs was promised
+            need = request.session.beyond_promise(request.session.length + 1)
+            while need > spare and request.session is not None:
+                before = self._pool.num_unreserved
+                self._preempt(self.running[-1])
+                spare += self._pool.num_unreserved - before
+            spare -= need if request.session is not None else 0
+
+    def _preempt(self, request: Request) -> None:
+        session = request.session
+        if session is None:
+            raise RuntimeError("a request without a session can't make room")
+        session.close(keep=True)
+        request.session = None
+        self.running.remove(request)
+        self.waiting.appendleft(request)
+        self.preemptions += 1
+
+    def _decode_segments(self, requests: Sequence[Request]) -> list[Segment]:
+        segments: list[Segment] = []
+        left = min(self._max_rows, self._max_logit_rows) - len(self.running)
+        sessions = [(r, r.session) for r in requests if r.session is not None]
+        spare = self._pool.num_unreserved
+        spare -= sum(session.beyond_promise(session.length + 1) for _, session in sessions)
+        for i, (request, session) in enumerate(sessions):
             start = session.length
-            own_room = self._room(request, session)
+            own_room = 0
+            if request.replay is None:
+                own_room = min(request.stats.k, session.capacity - len(request.tokens))
             # An even share of what is left, so that the first doesn't take it all.
-            room = min(own_room, -(-drafts_left // drafting))
-            drafting -= 1
-            drafts_left -= room
-            rows_left -= room
+            room = min(own_room, -(-left // (len(sessions) - i)))
+            own = session.beyond_promise(start + 1)
+            room = min(room, session.fits(own + spare) - start - 1)
+            spare -= session.beyond_promise(start + 1 + room) - own
+            left -= room
             kind: ForwardKind = "decode" if request.replay is None else "replay"
             reason = _plain_reason(request, own_room, room)
             tokens = request.tokens[start:]
             segments.append(Segment(request, session, kind, start, tokens, room, 1, reason))
-        chunk = self._prefill_chunk
-        for request, session in prefilling:
-            start = session.length
-            # Its own row was set aside above; a chunk takes what it can beyond that.
-            rows = min(chunk, rows_left + 1, request.num_prompt - start)
-            if rows <= 0:
-                break
-            chunk -= rows
-            rows_left -= rows - 1
-            marked = int(start + rows == request.num_prompt)
-            tokens = request.tokens[start : start + rows]
-            segments.append(Segment(request, session, "prefill", start, tokens, 0, marked))
         return segments
 
-    @staticmethod
-    def _room(request: Request, session: Session) -> int:
-        """Draft tokens that fit behind the last token without writing past the session."""
-        if request.replay is not None:
-            return 0
-        return min(request.stats.k, session.capacity - len(request.tokens))
+    def _chunk(self, answers: Sequence[Segment]) -> int:
+        """Prompt rows of a step that these rows are part of."""
+        if not answers:
+            return self._prefill_chunk
+        rows = len(answers)
+        context = max(segment.start for segment in answers)
+        limit = self._step_cost(rows, context) + MOST_DELAY
+        low, high = 1, self._prefill_chunk
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._step_cost(rows + middle, context) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _prefill_segments(self, requests: Sequence[Request], chunk: int) -> list[Segment]:
+        """The oldest gets half of the chunk, the one that has least to go the rest, and so on: no
+        prompt waits for ever, and a short one not for a long one. Of several that are about to
+        compute the same page, only the first does; the others find it in the cache."""
+        left: dict[Request, int] = {}
+        coming = set()
+        for request in requests:
+            session = request.session
+            if session is None:
+                continue
+            adopted = session.adopt(request.tokens[:-1])
+            if not request.num_output:
+                request.num_cached += adopted
+            block = session.next_block(request.tokens[:-1])
+            if block is None or block not in coming:
+                left[request] = len(request.tokens) - session.length
+            coming.add(block)
+        oldest, *others = left
+        rows = dict.fromkeys(left, 0)
+        rows[oldest] = min(left[oldest], -(-chunk // 2) if others else chunk)
+        chunk -= rows[oldest]
+        for request in sorted(others, key=left.__getitem__):
+            rows[request] = min(left[request], chunk)
+            chunk -= rows[request]
+        rows[oldest] = min(left[oldest], rows[oldest] + chunk)
+        return [_prefill_segment(request, count) for request, count in rows.items() if count > 0]
+
+
+def _prefill_segment(request: Request, rows: int) -> Segment:
+    session = request.session
+    assert session is not None
+    start = session.length
+    marked = int(start + rows == len(request.tokens))
+    return Segment(
+        request, session, "prefill", start, request.tokens[start : start + rows], 0, marked
+    )
 
 
 def _plain_reason(request: Request, own_room: int, room: int) -> str:

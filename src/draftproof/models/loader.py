@@ -23,7 +23,7 @@ from draftproof.config import EngineConfig, default_threads
 from draftproof.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
 from draftproof.formats import GGML_TYPES, TensorInfo
 from draftproof.models.config import ModelConfig
-from draftproof.models.memory import available_bytes
+from draftproof.models.kv_budget import kv_budget
 from draftproof.models.program import ProgramBuilder
 from draftproof.models.rotary import rotary_turns
 from draftproof.models.source import ModelSource
@@ -32,10 +32,6 @@ from draftproof.text import ChatTemplate, Tokenizer
 
 Progress = Callable[[str, int, "int | None"], None]
 """(what is being done, bytes done, bytes in all or None)"""
-
-DEFAULT_CONTEXT = 32768
-MIN_CONTEXT = 512
-OVERHEAD_BYTES = 200 << 20  # interpreter, tokenizer, row buffers, scratch
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def _load(
             f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
         )
     packed = sum(_packed_size(t) for t in tensors if len(t.shape) > 1)
-    context, num_pages = _context(source, config, model, packed)
+    context, num_pages = kv_budget(source.path.name, config, model, packed)
     kv = _native.KvCache(
         model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
     )
@@ -218,44 +214,6 @@ def _packed_size(tensor: TensorInfo) -> int:
     out_features, in_features = tensor.shape[-2:]
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     return _native.Weights.packed_size(tensor.ggml_type, out_features, in_features, experts)
-
-
-def _context(
-    source: ModelSource, config: EngineConfig, model: ModelConfig, packed: int
-) -> tuple[int, int]:
-    """Positions granted and KV pages: what was asked for, or what the model and the memory
-    allow."""
-    if config.ctx is not None and config.ctx > model.context_length:
-        raise InvalidRequestError(
-            f"ctx {config.ctx} is more than the {model.context_length} positions of "
-            f"{source.path.name}"
-        )
-    wanted = config.ctx or min(model.context_length, DEFAULT_CONTEXT)
-    page = _native.KvCache.page_positions
-    per_position = (
-        model.num_layers * model.num_kv_heads * (model.head_dim + _round_up(model.head_dim, 16))
-    ) * (4 if config.kv_type == "f32" else 2)
-    have = available_bytes()
-    if have is not None:
-        left = have - packed - OVERHEAD_BYTES
-        fits = left // per_position // page * page
-        least = wanted if config.ctx is not None else min(wanted, MIN_CONTEXT)
-        if fits < least:
-            need = packed + OVERHEAD_BYTES + least * per_position
-            raise OutOfMemoryError(
-                f"{source.path.name} with {least} positions needs {_gb(need)}, {_gb(have)} are"
-                " free: use a smaller model, a lower --ctx, or --kv-type f16"
-            )
-        wanted = min(wanted, fits) if config.ctx is None else wanted
-    return wanted, -(-wanted // page)
-
-
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
-def _gb(n: int) -> str:
-    return f"{n / 1e9:.2f} GB"
 
 
 def _pack(
