@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from draftproof.config import SpeculativeConfig
-from draftproof.outputs import Completion
+from draftproof.outputs import Completion, TokenEvent
 from draftproof.sampling import SamplingParams
 from draftproof.text.answer_parts import AnswerSplitter, Part
 
@@ -64,8 +64,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one delta adds to one choice, in order. completion, finish_reason: with the last one;
-    finish_reason is stop, length or tool_calls."""
+    """What one delta adds to one choice, in order. events: its tokens, each with its origin.
+    completion, finish_reason: with the last one; finish_reason is stop, length or tool_calls."""
 
     choice: int
     items: tuple[Part | ToolCall, ...] = ()
@@ -73,6 +73,7 @@ class Step:
     logprobs: tuple[TokenLogprob, ...] = ()
     completion: Completion | None = None
     finish_reason: str | None = None
+    events: tuple[TokenEvent, ...] = ()
 
 
 @dataclass(slots=True)
@@ -147,6 +148,7 @@ class ChoiceReader:
             delta.logprobs,
             delta.completion,
             finish_reason,
+            delta.events,
         )
 
     def _item(self, part: Part) -> Part | ToolCall | None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from draftproof.server.body import read_json
 from draftproof.server.jobs import Job
 from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
+from draftproof.server.page import page_routes
 from draftproof.server.protocol import native, openai_chat, openai_completions
 from draftproof.server.protocol.common import encode, of_client, ping_interval
 from draftproof.server.served import Served
@@ -79,12 +80,14 @@ class Routes:
             get("/v1/health", self.health),
             get("/metrics", self.metrics),
             get("/props", self.props),
+            get("/v1/draftproof/profile", self.profile),
             get("/v1/models", self.models),
             get("/v1/models/{name:path}", self.model),
             post("/tokenize", self._looks(native.TokenizeRequest, native.tokenize)),
             post("/detokenize", self._looks(native.DetokenizeRequest, native.detokenize)),
             post("/apply-template", self._looks(native.TemplateRequest, native.apply_template)),
             *(post(protocol.path, self._answers(protocol)) for protocol in PROTOCOLS),
+            *page_routes(),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -96,6 +99,9 @@ class Routes:
 
     async def props(self, request: Request) -> Response:
         return json_response(native.props(self._service.served))
+
+    async def profile(self, request: Request) -> Response:
+        return json_response(await self._service.served.profile())
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._service.served.entry()]})

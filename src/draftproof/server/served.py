@@ -99,6 +99,11 @@ class Served:
     ) -> str:
         return await asyncio.to_thread(self.llm.render, messages, tools, **template)
 
+    async def profile(self) -> dict[str, Any]:
+        """V(m) as this process knows it now: the cost of a step by its rows, in plain steps."""
+        cost = await asyncio.to_thread(lambda: self.llm.verify_cost)
+        return cost.to_dict()
+
     async def encode_chat(
         self, messages: Messages, tools: Sequence[dict[str, Any]] | None, **template: Any
     ) -> list[int]:

@@ -4,8 +4,11 @@ The source is Completion.speculation (drafting/stats.py has its definitions)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from draftproof.outputs import TokenEvent
 
 Stats = Mapping[str, Any]
 
@@ -67,4 +70,18 @@ def speculative_decoding(stats: Stats) -> dict[str, Any]:
         "time_saved_ms": stats["time_saved_ms"],
         "plain_steps": dict(stats["plain_steps"]),
         "by_source": {source: dict(counts) for source, counts in stats["by_source"].items()},
+    }
+
+
+def trace(events: Sequence[TokenEvent], text_of: Callable[[int], str]) -> dict[str, Any]:
+    """The object `draftproof` of a streamed chunk: one step, token by token. texts: what became
+    certain with each token. sources: see outputs.Origin. rejected: texts of the draft tokens that
+    each token put an end to."""
+    committed = [event for event in events if event.token_id >= 0]
+    return {
+        "step": committed[0].origin.step if committed else 0,
+        "tokens": [event.token_id for event in committed],
+        "texts": [event.text for event in committed],
+        "sources": [event.origin.source for event in committed],
+        "rejected": [[text_of(id) for id in event.origin.rejected] for event in committed],
     }

@@ -57,6 +57,7 @@ class Fields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
+    speculation_trace: bool | None = None
     sse_ping_interval: float | None = None
 
 

@@ -20,6 +20,7 @@ from draftproof.server.protocol.common import (
 from draftproof.server.protocol.openai_answer import OpenAIAnswer, statistics
 from draftproof.server.protocol.tools import wishes
 from draftproof.server.served import Served
+from draftproof.server.speculation import trace
 from draftproof.text.answer_parts import Part
 
 
@@ -105,23 +106,27 @@ class ChatAnswer(OpenAIAnswer):
         super().__init__("chatcmpl", kind, f"{kind}.chunk", served, jobs, options)
         self._logprobs = bool(request.logprobs)
         self._top = request.top_logprobs or 0
+        self._traces = bool(request.speculation_trace)
         self._opened: set[int] = set()
 
     def step(self, step: Step) -> bytes:
         chunks = []
         logprobs = self._logprobs_of(step.logprobs)
         deltas = [_delta(item) for item in step.items]
-        if logprobs and not deltas:
+        more: dict[str, Any] = {}
+        if self._traces and step.events:
+            more["draftproof"] = trace(step.events, self.token_text)
+        if (logprobs or more) and not deltas:
             deltas.append({"content": ""})
         if step.choice not in self._opened:
             self._opened.add(step.choice)
             deltas.insert(0, {"role": "assistant", "content": ""})
         for delta in deltas:
             choice = {"index": step.choice, "delta": delta, "finish_reason": None}
+            last = delta is deltas[-1]
             if self._logprobs:
-                last = delta is deltas[-1]
                 choice["logprobs"] = {"content": logprobs if last else []}
-            chunks.append(self.chunk(choice))
+            chunks.append(self.chunk(choice, **(more if last else {})))
         if step.completion is not None:
             choice = {"index": step.choice, "delta": {}, "finish_reason": step.finish_reason}
             if stop_reason(step.completion) is not None:
