@@ -362,6 +362,8 @@ NB_MODULE(_native, m) {
            "max_logit_rows"_a, "threads"_a, "isa"_a = "", nb::keep_alive<1, 2>())
       .def_prop_ro("isa", &Player::isa)
       .def_prop_ro("threads", &Player::threads)
+      .def_prop_ro("begun_ops", &Player::begun_ops)
+      .def_prop_ro("num_ops", &Player::num_ops)
       .def(
           "forward",
           [](Player& self, Array1<int32_t> tokens, Array2<int32_t> positions,

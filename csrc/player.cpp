@@ -159,6 +159,7 @@ std::vector<uint8_t> Player::forward(const Batch& batch) {
   check(batch);
   batch_ = batch;
   flags_.assign(batch.rows, 0);
+  begun_ops_.store(0, std::memory_order_relaxed);
   segment_of_row_.clear();
   for (size_t i = 0; i < batch.num_segments; ++i)
     segment_of_row_.insert(segment_of_row_.end(), static_cast<size_t>(batch.segments[i].rows), i);
@@ -196,7 +197,10 @@ void Player::plan_attention(bool causal) {
 void Player::play(int thread) {
   ThreadState& self = threads_[static_cast<size_t>(thread)];
   for (const Op& op : program_.ops()) {
-    if (thread == 0) ++self.calls[static_cast<size_t>(op.kind)];
+    if (thread == 0) {
+      ++self.calls[static_cast<size_t>(op.kind)];
+      begun_ops_.fetch_add(1, std::memory_order_relaxed);
+    }
     switch (op.kind) {
       case OpKind::kEmbed:
         embed(op, self);

@@ -94,6 +94,9 @@ class Player {
   Logprobs logprobs(const int32_t* rows, const int32_t* ids, size_t n, int32_t top,
                     int32_t vocab_size);
 
+  // Operations of the running forward that have begun. For any thread.
+  size_t begun_ops() const { return begun_ops_.load(std::memory_order_relaxed); }
+  size_t num_ops() const { return program_.ops().size(); }
   std::map<std::string, uint64_t> counters() const;
   const char* isa() const { return kernels_.name; }
   int threads() const { return pool_.size(); }
@@ -241,6 +244,7 @@ class Player {
   int tile_group_ = 0;
   int64_t most_spans_ = 0;
   std::vector<uint8_t> flags_;
+  std::atomic<size_t> begun_ops_{0};
 };
 
 }  // namespace draftproof

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "drafting": {"config", "errors", "_native"},
     "verification": {"drafting", "errors", "outputs"},
     "models": {"catalogue", "config", "outputs", "errors", "formats", "text", "_native"},
+    "vision": {"errors", "models"},
     "request": {"config", "errors", "outputs", "sampling", "drafting"},
     "prompts": {"errors", "models"},
     "answer": {"outputs", "request", "models", "engine"},
@@ -38,6 +39,7 @@ MAY_IMPORT = {
         *("models", "text", "_native"),
     },
 }
+MAY_IMPORT["prompts"] = {"config", "errors", "models", "request", "vision"}
 MAY_IMPORT["llm"] = {*MAY_IMPORT, "catalogue"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT}
 MAY_IMPORT["server"] = {*MAY_IMPORT} - {"bench"}
@@ -46,7 +48,12 @@ MAY_IMPORT["__init__"] = {"config", "errors", "llm", "outputs", "sampling"}
 MAY_IMPORT["__main__"] = {"cli"}
 
 # Names in annotations only: a Request holds the session and the replay that the engine gives it.
-TYPES_ONLY = {("request", "engine"), ("request", "verification")}
+TYPES_ONLY = {
+    ("request", "engine"),
+    ("request", "verification"),
+    ("request", "vision"),
+    ("engine", "vision"),
+}
 
 
 def modules() -> list[Path]:

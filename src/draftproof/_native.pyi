@@ -166,6 +166,11 @@ class Player:
         """isa: a row of the dispatch table; "" = the best of this machine."""
     isa: str
     threads: int
+    @property
+    def begun_ops(self) -> int:
+        """Operations of the running forward that have begun; may be read from any thread."""
+    @property
+    def num_ops(self) -> int: ...
     def forward(
         self,
         tokens: NDArray[np.int32],

@@ -63,7 +63,12 @@ def completion_of(request: Request, loaded: LoadedModel) -> Completion:
         text=request.text,
         token_ids=tuple(request.output_ids),
         finish_reason=request.finish_reason,
-        usage=Usage(request.num_prompt, request.num_output, request.num_cached),
+        usage=Usage(
+            request.num_prompt,
+            request.num_output,
+            request.num_cached,
+            0 if request.vision is None else request.vision.tokens,
+        ),
         timings=_timings(request, loaded.load_ms),
         speculation=request.stats.to_dict(),
         spec_line=request.stats.line(),

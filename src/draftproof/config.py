@@ -114,6 +114,8 @@ class EngineConfig:
     max_queue: requests that may wait for their turn. max_running: those that are played together.
     kv_memory: bytes for keys and values, None = set at load. prefix_cache: whether the keys and
     values of earlier requests serve later ones that begin alike.
+    image_min_tokens, image_max_tokens: an image becomes at least and at most so many tokens (it is
+    resized; numeric settings, too).
     Raises InvalidRequestError that names the field.
     """
 
@@ -127,6 +129,8 @@ class EngineConfig:
     max_running: int = 64
     kv_memory: int | None = None
     prefix_cache: bool = True
+    image_min_tokens: int = 64
+    image_max_tokens: int = 512
 
     def __post_init__(self) -> None:
         check_int("threads", self.threads, 1, 1024)
@@ -144,6 +148,8 @@ class EngineConfig:
             raise InvalidRequestError(
                 f"prefix_cache must be true or false, got {self.prefix_cache!r}"
             )
+        check_int("image_max_tokens", self.image_max_tokens, 4, 16384)
+        check_int("image_min_tokens", self.image_min_tokens, 1, self.image_max_tokens)
         if not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be a name, got {self.isa!r}")
 

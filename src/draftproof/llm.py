@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +25,15 @@ from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_
 from draftproof.engine import Arrival, Engine, EngineThread, LogitsTrail, Mailbox
 from draftproof.errors import DraftproofError, InvalidRequestError
 from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
-from draftproof.prompts import Messages, Prompt, Tools, as_messages, encode_prompt
+from draftproof.prompts import Messages, Prompt, PromptReader, Tools, as_messages
+from draftproof.prompts import Progress as ReadProgress
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 from draftproof.text import Detokenizer
 
 if TYPE_CHECKING:
     from draftproof.models import LoadedModel
+    from draftproof.vision.prompt import ReadPrompt
 
 
 class LLM:
@@ -58,12 +60,16 @@ class LLM:
         max_queue: int = 256,
         max_running: int = 64,
         prefix_cache: bool = True,
+        mmproj: str | os.PathLike[str] | None = None,
+        image_min_tokens: int = 64,
+        image_max_tokens: int = 512,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """model: a .gguf file, a folder with safetensors or a name of the catalogue; None = its
         default.
 
-        The other arguments are those of EngineConfig. progress: see catalogue.Progress.
+        mmproj: the file of a vision model's tower. The other arguments are those of EngineConfig.
+        progress: see catalogue.Progress; told of pictures, too, while they are read.
         Raises the errors of `draftproof.errors`, each with what to do.
         """
         from draftproof.models import load_model
@@ -79,9 +85,12 @@ class LLM:
             max_queue=max_queue,
             max_running=max_running,
             prefix_cache=prefix_cache,
+            image_min_tokens=image_min_tokens,
+            image_max_tokens=image_max_tokens,
         )
         path: Path = catalogue.resolve(model, progress)
-        self._set_up(load_model(path, config, progress), config)
+        tower = None if mmproj is None else Path(mmproj).expanduser()
+        self._set_up(load_model(path, config, progress, tower), config, progress)
 
     @classmethod
     def of(cls, loaded: LoadedModel, config: EngineConfig) -> LLM:
@@ -90,8 +99,11 @@ class LLM:
         llm._set_up(loaded, config)
         return llm
 
-    def _set_up(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def _set_up(
+        self, loaded: LoadedModel, config: EngineConfig, progress: ReadProgress | None = None
+    ) -> None:
         self._loaded: LoadedModel | None = loaded
+        self._prompts = PromptReader(loaded, config, progress)
         self._knows_cost = False
         self.on_notice: Callable[[str], None] = _to_stderr  # gets one line that isn't fatal
         tokenizer = loaded.tokenizer
@@ -127,6 +139,7 @@ class LLM:
         self._end()
         self._loaded = None
         self.__dict__.pop("_engine", None)
+        self.__dict__.pop("_prompts", None)
         self.__dict__.pop("_front", None)
 
     # --- asking ----------------------------------------------------------------------------------
@@ -199,8 +212,9 @@ class LLM:
 
         Closing the iterator cancels the request before its next step. Mistakes are raised here,
         not at the first piece; the request is queued with the first piece."""
-        ids = encode_prompt(self._model, prompt, tools, template)
-        request = self._request(ids, sampling, speculation, audit, cache_salt, progress)
+        read = self._read(prompt, tools, template)
+        request = self._request(read.token_ids, sampling, speculation, audit, cache_salt, progress)
+        self._prompts.show_pictures(request, read)
         return self._deltas(request)
 
     async def agenerate(
@@ -264,8 +278,12 @@ class LLM:
         step. Mistakes are raised with the first piece."""
 
         def prepare() -> Request:
-            ids = encode_prompt(self._model, prompt, tools, template)
-            return self._request(ids, sampling, speculation, audit, cache_salt, progress)
+            read = self._read(prompt, tools, template)
+            request = self._request(
+                read.token_ids, sampling, speculation, audit, cache_salt, progress
+            )
+            self._prompts.show_pictures(request, read)
+            return request
 
         request = await asyncio.to_thread(prepare)
         loop = asyncio.get_running_loop()
@@ -352,7 +370,7 @@ class LLM:
         self, messages: str | Messages, tools: Tools | None = None, **template: Any
     ) -> list[int]:
         """The prompt of a conversation as token ids, as `chat` makes it."""
-        return encode_prompt(self._model, as_messages(messages), tools, template)
+        return self._read(as_messages(messages), tools, template).token_ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out."""
@@ -364,7 +382,8 @@ class LLM:
 
     def render(self, messages: str | Messages, tools: Tools | None = None, **template: Any) -> str:
         """The prompt of a conversation as text, to look at."""
-        return self._model.chat_template.render(as_messages(messages), tools=tools, **template)
+        self._model  # noqa: B018 (raises if closed)
+        return self._prompts.render(as_messages(messages), tools, template)
 
     @property
     def verify_cost(self) -> VerifyCost:
@@ -390,6 +409,10 @@ class LLM:
         if not isinstance(config.reference, str):
             return config
         return replace(config, reference=tuple(self.encode(config.reference)))
+
+    def _read(self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]) -> ReadPrompt:
+        self._model  # noqa: B018 (raises if closed)
+        return self._prompts.read(prompt, tools, template)
 
     @property
     def _model(self) -> LoadedModel:

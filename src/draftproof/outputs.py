@@ -60,11 +60,13 @@ class Progress:
 @dataclass(frozen=True)
 class Usage:
     """Token counts; end tokens are counted. cached_tokens: tokens of the prompt whose keys and
-    values were there already, from requests that began alike."""
+    values were there already, from requests that began alike. image_tokens: tokens of the prompt
+    that show images."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    image_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,98 @@
-"""What can be asked: text, token ids or a conversation; and the token ids that it becomes."""
+"""What a user asks, in any of its forms, into token ids and pictures.
+
+Owns the forms of a prompt: text, token ids, messages, messages with pictures. Thread-safe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from draftproof.errors import InvalidRequestError
+from draftproof.vision.prompt import ReadPrompt
 
 if TYPE_CHECKING:
+    from draftproof.config import EngineConfig
     from draftproof.models import LoadedModel
+    from draftproof.request import Request
+    from draftproof.vision.preprocess import Picture
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Messages
 """Raw text, token ids, or the messages of a chat."""
 Tools = Sequence[Mapping[str, Any]]
-"""Descriptions of functions, as the model's chat template knows them."""
+Progress = Callable[[str, int, "int | None"], None]
+"""(what is being read, how far, of how much)"""
+
+
+class PromptReader:
+    """Reads the prompts of one loaded model."""
+
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, progress: Progress | None = None
+    ) -> None:
+        """progress: is told while the pictures of a prompt are read."""
+        self._loaded = loaded
+        self._progress = progress
+        self._pictures = None
+        if loaded.vision is not None:
+            from draftproof.vision.reader import PictureReader
+
+            self._pictures = PictureReader(
+                loaded.vision,
+                config.image_min_tokens,
+                config.image_max_tokens,
+                loaded.tokenizer.control_tokens,
+            )
+
+    def read(self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]) -> ReadPrompt:
+        """Token ids and pictures; tools and template are for messages only. Raises
+        InvalidRequestError."""
+        tokenizer = self._loaded.tokenizer
+        parts = [] if isinstance(prompt, str) else list(prompt)
+        if parts and all(isinstance(part, Mapping) for part in parts):
+            messages, pictures = self._take(cast("Messages", parts))
+            ids = self._loaded.chat_template.encode(
+                tokenizer, messages, tools=tools, pictures=bool(pictures), **template
+            )
+            if self._pictures is None or not pictures:
+                return ReadPrompt(ids)
+            return self._pictures.place(ids, pictures)
+        if tools is not None or template:
+            names = ", ".join([*(["tools"] if tools is not None else []), *template])
+            raise InvalidRequestError(f"{names}: only for messages, the prompt is none")
+        if isinstance(prompt, str):
+            return ReadPrompt(tokenizer.encode(prompt, parse_special=True))
+        if not all(isinstance(part, int) for part in parts):
+            raise InvalidRequestError("prompt must be text, a list of token ids, or messages")
+        return ReadPrompt(cast("list[int]", parts))
+
+    def render(self, messages: Messages, tools: Tools | None, template: Mapping[str, Any]) -> str:
+        """The prompt as text, each picture one placeholder."""
+        messages, pictures = self._take(messages)
+        return self._loaded.chat_template.render(
+            messages, tools=tools, pictures=bool(pictures), **template
+        )
+
+    def show_pictures(self, request: Request, prompt: ReadPrompt) -> None:
+        """Plays the vision tower for the pictures of a request, which takes its time."""
+        if self._pictures is not None and prompt.pictures:
+            request.show(self._pictures.encode(prompt, self._progress))
+
+    def _take(self, messages: Messages) -> tuple[Messages, list[Picture]]:
+        if self._pictures is not None:
+            return self._pictures.take(messages)
+        if self._loaded.config.rope_sections:
+            from draftproof.vision.reader import has_pictures
+
+            if has_pictures(messages):
+                raise InvalidRequestError(
+                    "this model was loaded without its vision tower: give its mmproj file with "
+                    "--mmproj"
+                )
+        return messages, []
 
 
 def as_messages(messages: str | Messages) -> Messages:
-    """A string is one user message."""
+    """A conversation; a string is one message of the user."""
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-
-
-def encode_prompt(
-    loaded: LoadedModel, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]
-) -> list[int]:
-    """Token ids. tools, template: for messages only. Raises InvalidRequestError."""
-    parts = [] if isinstance(prompt, str) else list(prompt)
-    if parts and all(isinstance(part, Mapping) for part in parts):
-        messages = cast("list[Mapping[str, Any]]", parts)
-        return loaded.chat_template.encode(loaded.tokenizer, messages, tools=tools, **template)
-    if tools is not None or template:
-        names = ", ".join([*(["tools"] if tools is not None else []), *template])
-        raise InvalidRequestError(f"{names}: only for messages, the prompt is none")
-    if isinstance(prompt, str):
-        return loaded.tokenizer.encode(prompt, parse_special=True)
-    if not all(isinstance(part, int) for part in parts):
-        raise InvalidRequestError("prompt must be text, a list of token ids, or messages")
-    return cast("list[int]", parts)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from draftproof.engine.logit_edits import LogitEdits
     from draftproof.engine.session import Session
     from draftproof.verification import Replay
+    from draftproof.vision.prompt import VisionPrompt
 
 __all__ = ["ForwardKind", "Request", "SamplingParams", "TextSink"]
 
@@ -88,10 +89,12 @@ class Request:
         "stop_ids",
         "stop_reason",
         "text_sink",
+        "text_tokens",
         "time_first",
         "time_last",
         "time_start",
         "tokens",
+        "vision",
         "wants_progress",
     )
 
@@ -114,6 +117,8 @@ class Request:
         behind every emitted token, and the KV digest is taken at the end (an audit: slow)."""
         self.id = next(_request_ids)
         self.tokens: list[int] = list(prompt_ids)
+        self.text_tokens = self.tokens  # what drafters see; another list once there are pictures
+        self.vision: VisionPrompt | None = None
         self.num_prompt = len(self.tokens)
         self.sampling = sampling
         self.speculation = speculation or SpeculativeConfig()
@@ -149,6 +154,14 @@ class Request:
         self.kv_length = 0
         self.time_start = self.time_first = self.time_last = 0.0
 
+    def show(self, vision: VisionPrompt) -> None:
+        """Puts pictures into the prompt, whose ids have their placeholders already. Drafters get
+        the text without them: what stands for a picture is never drafted and matches nothing."""
+        self.vision = vision
+        self.content_keys = vision.content_keys()
+        is_text = (vision.feature_of < 0).tolist()
+        self.text_tokens = [t for t, text in zip(self.tokens, is_text, strict=True) if text]
+
     @property
     def output_ids(self) -> list[int]:
         return self.tokens[self.num_prompt :]
@@ -177,6 +190,8 @@ class Request:
             self._finish("numeric_error", "")
             return
         self.tokens.append(token)
+        if self.text_tokens is not self.tokens:
+            self.text_tokens.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
         self._stamp()

@@ -50,6 +50,8 @@ def loaded_model(branching: int = 23) -> Any:
         kv=kv,
         tokenizer=tokenizer,
         chat_template=ChatTemplate.from_gguf(metadata, tokenizer),
+        config=SimpleNamespace(rope_sections=()),
+        vision=None,
         fingerprint="fp-test",
         weights_bytes=123,
         load_ms=4.5,

@@ -14,6 +14,7 @@ from draftproof.outputs import TokenLogprob
 if TYPE_CHECKING:
     from draftproof._native import Player
     from draftproof.engine.scheduler import Segment
+    from draftproof.vision.prompt import VisionPrompt
 
 FAILED = -1  # the sampler's word for a row without finite logits
 
@@ -51,12 +52,16 @@ class BatchRunner:
         """
         row = marked = entry = 0
         self._edits.clear()
+        features: list[NDArray[np.float32]] = []
         for i, segment in enumerate(segments):
             rows, marks = len(segment.tokens), segment.num_logits
             self._tokens[row : row + rows] = segment.tokens
-            self._positions[row : row + rows] = self._text_positions[
-                segment.start : segment.start + rows
-            ]
+            if segment.request.vision is None:
+                self._positions[row : row + rows] = self._text_positions[
+                    segment.start : segment.start + rows
+                ]
+            else:
+                self._place(segment, slice(row, row + rows), segment.request.vision, features)
             self._segments[i] = (rows, segment.start, entry)
             row += rows
             entry += len(segment.session.pages)
@@ -69,10 +74,34 @@ class BatchRunner:
             self._segments[: len(segments)],
             _block_tables(segments),
             self._logit_rows[:marked],
+            *_joined(features),
         )
         targets = self._sample(marked) if marked else []
         failed = flags.tolist() if flags.any() else None
         return _split(segments, targets, failed)
+
+    def _place(
+        self,
+        segment: Segment,
+        span: slice,
+        vision: VisionPrompt,
+        features: list[NDArray[np.float32]],
+    ) -> None:
+        """Positions of a segment whose prompt has pictures, and the features that it needs."""
+        start, rows = segment.start, len(segment.tokens)
+        prompt_rows = min(max(len(vision.positions) - start, 0), rows)
+        positions = self._positions[span]
+        positions[:prompt_rows] = vision.positions[start : start + prompt_rows]
+        later = np.arange(start + prompt_rows, start + rows, dtype=np.int32) + vision.delta
+        positions[prompt_rows:] = later[:, None]
+        feature_of = vision.feature_of[start : start + prompt_rows]
+        shown = feature_of[feature_of >= 0]
+        if len(shown):
+            # Features stand in the order of their rows: those of a segment are a run.
+            before = sum(len(part) for part in features)
+            features.append(vision.features[shown[0] : shown[-1] + 1])
+            tokens = self._tokens[span][:prompt_rows]
+            tokens[feature_of >= 0] = -1 - before - (shown - shown[0])
 
     def logits(self) -> NDArray[np.float32]:
         """[marked rows of the last run, vocab]: a view, overwritten by the next run."""
@@ -125,6 +154,13 @@ class BatchRunner:
             self._edits,
         ).tolist()
         return targets
+
+
+def _joined(parts: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float32], ...]:
+    """The argument `vectors` of a forward, if there is any."""
+    if len(parts) < 2:
+        return tuple(parts)
+    return (np.concatenate(parts),)
 
 
 def _block_tables(segments: Sequence[Segment]) -> NDArray[np.int32]:

@@ -127,7 +127,7 @@ class Engine:
         request.controller = Controller(
             drafter, request.speculation, request.stats, self.memory, self._vocab_size
         )
-        request.controller.start(request.tokens)
+        request.controller.start(request.text_tokens)
         request.edits = LogitEdits.of(request)
         self.scheduler.waiting.append(request)
 
@@ -191,7 +191,7 @@ class Engine:
         if segment.draft_room > 0:
             other_rows = sum(len(other.tokens) for other in segments if other is not segment)
             draft = request.controller.propose(
-                request.tokens, segment.draft_room, other_rows, len(segments) - 1
+                request.text_tokens, segment.draft_room, other_rows, len(segments) - 1
             )
             if draft.tokens:
                 segment.draft = draft
@@ -279,4 +279,4 @@ class Engine:
         request.session = None
         self.totals.count_request(request)
         if not request.cancelled:
-            request.controller.finish(request.tokens)
+            request.controller.finish(request.text_tokens)

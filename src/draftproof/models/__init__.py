@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from draftproof.config import EngineConfig
-from draftproof.models import llama, qwen2, qwen3, qwen3moe
+from draftproof.models import llama, qwen2, qwen3, qwen3moe, qwen3vl
 from draftproof.models.config import ModelConfig
 from draftproof.models.folder_source import FolderSource
 from draftproof.models.gguf_source import GgufSource
@@ -16,7 +16,14 @@ from draftproof.models.quantized_source import QuantizedSource
 from draftproof.models.source import ModelSource
 from draftproof.models.source_digest import source_digest
 
-FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe}
+FAMILIES = {
+    "llama": llama,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "qwen3moe": qwen3moe,
+    "qwen3vl": qwen3vl,
+    "qwen3vlmoe": qwen3vl,
+}
 PERMUTED = frozenset(name for name, family in FAMILIES.items() if family.PERMUTED)
 
 
@@ -28,13 +35,19 @@ def open_model(path: Path) -> ModelSource:
     return FolderSource(path) if path.is_dir() else GgufSource(path, PERMUTED)
 
 
-def load_model(path: Path, config: EngineConfig, progress: Progress | None = None) -> LoadedModel:
-    """Loads the model at `path` for `config`; see open_model and models.loader.load for errors."""
+def load_model(
+    path: Path,
+    config: EngineConfig,
+    progress: Progress | None = None,
+    mmproj: Path | None = None,
+) -> LoadedModel:
+    """Loads the model at `path` for `config`, and its vision tower from the file `mmproj`; see
+    open_model and models.loader.load for errors."""
     with closing(open_model(path)) as opened:
         source = opened
         if config.quantize is not None:
             source = QuantizedSource(opened, config.quantize, config.threads)
-        return load(source, config, FAMILIES, source_digest, progress)
+        return load(source, config, FAMILIES, source_digest, progress, mmproj)
 
 
 __all__ = ["FAMILIES", "PERMUTED", "LoadedModel", "ModelConfig", "load_model", "open_model"]

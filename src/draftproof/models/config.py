@@ -37,6 +37,8 @@ class ModelConfig:
     expert_size: int = 0  # width of one expert
     renormalise_experts: bool = True  # the probabilities of a row's experts are made to sum to 1
     rope_divisors: tuple[float, ...] | None = None  # per rotary pair: its frequency is divided by
+    rope_sections: tuple[int, ...] = ()  # frequencies of time, row and column; () = text only
+    deepstack_layers: int = 0  # layers behind which features of an image are added
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> ModelConfig:
@@ -88,12 +90,14 @@ class ModelConfig:
             expert_size=expert_size,
             renormalise_experts=file.bool_value(key + "expert_weights_norm", default=True),
             rope_divisors=_rope_divisors(file, key, head_dim // 2),
+            rope_sections=_rope_sections(file, key, head_dim),
+            deepstack_layers=file.int_value(key + "n_deepstack_layers", 0, 64, default=0),
         )
 
 
 def _experts(file: GgufFile, key: str) -> tuple[int, int, int]:
     """Experts, how many of them a row uses, and their width; zeros where there are none."""
-    least = 1 if key == "qwen3moe." else 0
+    least = 1 if key.endswith("moe.") else 0
     experts = file.int_value(key + "expert_count", least, 1024, default=0)
     if experts == 0:
         return 0, 0, 0
@@ -105,6 +109,18 @@ def _experts(file: GgufFile, key: str) -> tuple[int, int, int]:
         raise file.error("its experts' weights are scaled", "this kind isn't supported")
     width = file.int_value(key + "expert_feed_forward_length", 1, 1 << 20)
     return experts, used, width
+
+
+def _rope_sections(file: GgufFile, key: str, head_dim: int) -> tuple[int, ...]:
+    """Of a model with positions in three dimensions; () for others."""
+    if "vl" not in key:
+        return ()
+    sections = tuple(file.int_list(key + "rope.dimension_sections", 0, 512))[:3]
+    if len(sections) < 3 or sum(sections) != head_dim // 2 or max(sections[1:]) > sections[0]:
+        raise file.error(
+            f"the rotary sections {list(sections)} don't fill {head_dim // 2} frequencies"
+        )
+    return sections
 
 
 def _rope_divisors(file: GgufFile, key: str, pairs: int) -> tuple[float, ...] | None:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -27,6 +28,7 @@ from draftproof.models.kv_budget import kv_budget
 from draftproof.models.program import ProgramBuilder
 from draftproof.models.rotary import rotary_turns
 from draftproof.models.source import ModelSource
+from draftproof.models.vision_tower import VisionTower, load_tower
 from draftproof.outputs import ModelInfo
 from draftproof.text import ChatTemplate, Tokenizer
 
@@ -49,6 +51,7 @@ class LoadedModel:
     weights_bytes: int
     load_ms: float
     info: ModelInfo
+    vision: VisionTower | None = None
 
 
 def load(
@@ -57,13 +60,15 @@ def load(
     families: dict[str, ModuleType],
     digest: Callable[[ModelSource], str],
     progress: Progress | None = None,
+    mmproj: Path | None = None,
 ) -> LoadedModel:
-    """Loads an open model. families: architecture -> module with shapes and record.
+    """Loads an open model. families: architecture -> module with shapes and record. mmproj: the
+    file of its vision tower.
 
     Raises ModelFileError, OutOfMemoryError (what is needed and what there is), InvalidRequestError.
     """
     try:
-        return _load(source, config, families, digest, progress)
+        return _load(source, config, families, digest, progress, mmproj)
     except MemoryError:
         raise OutOfMemoryError(
             f"{source.path.name}: the system gives no more memory: use a smaller model or a lower"
@@ -77,6 +82,7 @@ def _load(
     families: dict[str, ModuleType],
     digest: Callable[[ModelSource], str],
     progress: Progress | None,
+    mmproj: Path | None,
 ) -> LoadedModel:
     start = time.perf_counter()
     _native.probe_arithmetic()
@@ -91,6 +97,7 @@ def _load(
         raise source.error(
             f"{tokenizer.vocab_size} tokens, but only {model.vocab_size} embedding rows"
         )
+    tower = None if mmproj is None else _tower(source, mmproj, model, config, isa)
     packed = sum(_packed_size(t) for t in tensors if len(t.shape) > 1)
     context, num_pages = kv_budget(source.path.name, config, model, packed)
     kv = _native.KvCache(
@@ -107,12 +114,13 @@ def _load(
         head_dim=model.head_dim,
         eps=model.rms_norm_eps,
         turns=turns,
+        axes=family.rotary_axes(model) if model.rope_sections else None,
     )
     family.record(builder, model)
     player = _native.Player(
         builder.program, config.max_rows, config.max_logit_rows, config.threads, isa
     )
-    fingerprint = _fingerprint(digest(source), config)
+    fingerprint = _fingerprint(digest(source), config, tower)
     return LoadedModel(
         player,
         kv,
@@ -124,7 +132,18 @@ def _load(
         weights.packed_bytes,
         (time.perf_counter() - start) * 1000,
         _info(source, model, tokenizer, template, config.kv_type, context, fingerprint),
+        tower,
     )
+
+
+def _tower(
+    source: ModelSource, mmproj: Path, model: ModelConfig, config: EngineConfig, isa: str
+) -> VisionTower:
+    if not model.rope_sections:
+        raise InvalidRequestError(
+            f"{source.path.name} reads text only: leave out --mmproj, or load a vision model"
+        )
+    return load_tower(mmproj, model, config, isa)
 
 
 def _info(
@@ -251,10 +270,13 @@ def _pack(
     return ids
 
 
-def _fingerprint(digest: str, config: EngineConfig) -> str:
+def _fingerprint(digest: str, config: EngineConfig, tower: VisionTower | None) -> str:
     settings = {"kv_type": config.kv_type}
     if config.quantize is not None:
         settings["quantize"] = config.quantize
+    if tower is not None:
+        settings["mmproj"] = tower.digest
+        settings["image_tokens"] = f"{config.image_min_tokens}..{config.image_max_tokens}"
     text = json.dumps([digest, _native.ARITHMETIC_VERSION, settings], sort_keys=True)
     return "dp-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -28,19 +28,55 @@ class ProgramBuilder:
         head_dim: int,
         eps: float,
         turns: NDArray[np.uint64],
+        axes: NDArray[np.uint8] | None = None,
     ) -> None:
+        """axes [len(turns)]: which of a row's three positions each frequency turns by; None: the
+        first, as text has it."""
         self.program = Program(weights, kv)
         self._ids = ids
         self._hidden_size = hidden_size
         self._head_dim = head_dim
         self._eps = eps
         self._turns = turns
-        self._axes: NDArray[np.uint8] = np.zeros(len(turns), np.uint8)
+        self._axes = np.zeros(len(turns), np.uint8) if axes is None else axes
         self._buffers: dict[str, tuple[int, int]] = {}
 
     def embed(self, out: str, table: str) -> None:
         """out [rows, hidden] = the embedding of each row's token."""
         self.program.embed(self._written(out, self._hidden_size), self._ids[table][0])
+
+    def vectors(self, out: str, width: int, *, column: int = 0) -> None:
+        """out [rows, width] = columns column.. of each row's vector."""
+        self.program.vectors(self._written(out, width), column)
+
+    def add_vectors(self, x: str, *, column: int) -> None:
+        """x += columns column.. of the row's vector, in rows that have one."""
+        self.program.add_vectors(self._buffers[x][0], column)
+
+    def layer_norm(self, out: str, x: str, name: str) -> None:
+        """By the vectors `name`.weight and `name`.bias."""
+        source, width = self._buffers[x]
+        space = "logits" if x.startswith("last") else "rows"
+        self.program.layer_norm(
+            self._written(out, width, space),
+            source,
+            self._ids[name + ".weight"][0],
+            self._ids[name + ".bias"][0],
+            self._eps,
+        )
+
+    def gelu(self, x: str, formula: str) -> None:
+        """In place; formula: "tanh" or "erf"."""
+        self.program.gelu(self._buffers[x][0], formula)
+
+    def join_rows(self, out: str, x: str, count: int) -> None:
+        """out = `count` rows of x side by side, ending at each marked row; a name like last*."""
+        source, width = self._buffers[x]
+        self.program.join_rows(self._written(out, count * width, "logits"), source)
+
+    def buffer(self, name: str) -> int:
+        """The number of a buffer, for `Player.values`."""
+        return self._buffers[name][0]
 
     def rms_norm(self, out: str, x: str, weight: str) -> None:
         """Over whole rows, or over each head where the weight has head_dim values."""
@@ -115,11 +151,19 @@ class ProgramBuilder:
             [self._buffers[x][0] for x in xs], self._head_dim, self._turns, self._axes
         )
 
-    def attention(self, out: str, q: str, k: str, v: str, *, layer: int) -> None:
-        """Stores k and v, then causal attention of q over the row's sequence."""
+    def attention(
+        self, out: str, q: str, k: str, v: str, *, layer: int, causal: bool = True
+    ) -> None:
+        """Stores k and v, then attention of q over the row's sequence up to the row, or over all of
+        its segment."""
         query, width = self._buffers[q]
         self.program.attention(
-            self._written(out, width), query, self._buffers[k][0], self._buffers[v][0], layer
+            self._written(out, width),
+            query,
+            self._buffers[k][0],
+            self._buffers[v][0],
+            layer,
+            causal,
         )
 
     def select_logit_rows(self, out: str, x: str) -> None:

@@ -124,16 +124,18 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        pictures: bool = False,
         **kwargs: Any,
     ) -> str:
         """The prompt as text, for people; `encode` is the safe way to token ids.
 
         `kwargs` become variables of the template (`enable_thinking`); continue_final_message ends
-        the prompt where the last message ends. Content may be a string,
-        null, or a list of text parts. Raises InvalidRequestError for a conversation that is
-        malformed or that the template refuses, or for a template that exceeds its bounds.
+        the prompt where the last message ends. Content may be a string, null, or a list of text
+        parts, and with `pictures` of {"type": "image" | "video"}, for whose places the template
+        writes placeholders. Raises InvalidRequestError for a conversation that is malformed or that
+        the template refuses, or for a template that exceeds its bounds.
         """
-        variables = self._variables(messages, tools, add_generation_prompt, kwargs)
+        variables = self._variables(messages, tools, add_generation_prompt, kwargs, pictures)
         return self._run(self._plain, variables, datetime.now())
 
     def encode(
@@ -143,12 +145,13 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        pictures: bool = False,
         **kwargs: Any,
     ) -> list[int]:
         """The prompt as token ids: those of `render`, except that a control token's name inside
         any argument stays text. Raises as `render`; ModelFileError for a template whose control
         tokens can't be told from its arguments."""
-        variables = self._variables(messages, tools, add_generation_prompt, kwargs)
+        variables = self._variables(messages, tools, add_generation_prompt, kwargs, pictures)
         marked = self._marked_for(tokenizer)
         return self._encode(tokenizer, marked, variables)
 
@@ -216,6 +219,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         kwargs: Mapping[str, Any],
+        pictures: bool = False,
     ) -> dict[str, Any]:
         for name in kwargs:
             if name in _RESERVED:
@@ -223,7 +227,7 @@ class ChatTemplate:
         return {
             "documents": None,
             **{name: _clean(value, name) for name, value in kwargs.items()},
-            "messages": _clean_messages(messages, "arguments is string" in self.source),
+            "messages": _clean_messages(messages, "arguments is string" in self.source, pictures),
             "tools": _clean(tools, "tools") or None,
             "add_generation_prompt": add_generation_prompt and not kwargs.get(_CONTINUE),
             "bos_token": self.bos_token,
@@ -299,7 +303,8 @@ class _Marker:
 def _up_to_last_content(text: str, variables: Mapping[str, Any]) -> str:
     """A prompt that ends where the last message does, for the model to go on with it."""
     last = variables["messages"][-1]
-    for content in (last["content"], last["content"].strip()):
+    content = last["content"] if isinstance(last["content"], str) else ""
+    for content in (content, content.strip()):
         end = text.rfind(content) if content and last["role"] == "assistant" else -1
         if end >= 0:
             return text[: end + len(content)]
@@ -309,7 +314,7 @@ def _up_to_last_content(text: str, variables: Mapping[str, Any]) -> str:
     )
 
 
-def _clean_messages(messages: Any, string_arguments: bool) -> list[dict[str, Any]]:
+def _clean_messages(messages: Any, string_arguments: bool, pictures: bool) -> list[dict[str, Any]]:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise InvalidRequestError("messages must be a list with at least one message")
     cleaned = []
@@ -317,7 +322,7 @@ def _clean_messages(messages: Any, string_arguments: bool) -> list[dict[str, Any
         where = f"messages[{i}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise InvalidRequestError(f"{where} must be an object with a string 'role'")
-        message = {**message, "content": _clean_content(message.get("content"), where)}
+        message = {**message, "content": _clean_content(message.get("content"), where, pictures)}
         result = _clean(message, where)
         if not string_arguments:
             _parse_arguments(result)
@@ -325,8 +330,9 @@ def _clean_messages(messages: Any, string_arguments: bool) -> list[dict[str, Any
     return cleaned
 
 
-def _clean_content(content: Any, where: str) -> str:
-    """One string: templates of text models concatenate content and fail on null or a list."""
+def _clean_content(content: Any, where: str, pictures: bool) -> str | list[dict[str, str]]:
+    """One string: templates of text models concatenate content and fail on null or a list. A list
+    only where there are pictures, whose places the template marks."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -334,7 +340,11 @@ def _clean_content(content: Any, where: str) -> str:
     if not isinstance(content, Sequence):
         raise InvalidRequestError(f"{where}.content must be a string, null or a list of parts")
     texts = []
+    parts: list[dict[str, str]] = []
     for i, part in enumerate(content):
+        if pictures and isinstance(part, Mapping) and part.get("type") in ("image", "video"):
+            parts.append({"type": str(part["type"])})
+            continue
         if isinstance(part, Mapping):
             media = [key for key in _MEDIA_KEYS if key in part or part.get("type") == key]
             if media:
@@ -345,7 +355,8 @@ def _clean_content(content: Any, where: str) -> str:
         if not isinstance(part, str):
             raise InvalidRequestError(f"{where}.content[{i}] must be a part with a string 'text'")
         texts.append(part)
-    return "".join(texts)
+        parts.append({"type": "text", "text": part})
+    return "".join(texts) if len(texts) == len(parts) else parts
 
 
 def _parse_arguments(message: dict[str, Any]) -> None:
