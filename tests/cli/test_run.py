@@ -247,7 +247,12 @@ def test_json_is_one_object_and_nothing_else(invoke: Invoke, fake: FakeLLM) -> N
     assert value["text"] == "a\n\x1b\x9b日"
     assert value["token_ids"] == [100, 101]
     assert value["finish_reason"] == "stop"
-    assert value["usage"] == {"prompt_tokens": 11, "completion_tokens": 2, "cached_tokens": 0}
+    assert value["usage"] == {
+        "prompt_tokens": 11,
+        "completion_tokens": 2,
+        "cached_tokens": 0,
+        "image_tokens": 0,
+    }
     assert set(value["timings"]) == {
         *("load_ms", "prompt_ms", "prompt_per_second", "predicted_ms", "predicted_per_second")
     }

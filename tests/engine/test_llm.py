@@ -118,7 +118,12 @@ def test_the_json_object(llm: LLM) -> None:
         "speculation",
         "engine",
     ]
-    assert result["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "cached_tokens": 0}
+    assert result["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 5,
+        "cached_tokens": 0,
+        "image_tokens": 0,
+    }
     assert list(result["timings"]) == [
         "load_ms",
         "prompt_ms",

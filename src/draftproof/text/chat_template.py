@@ -303,8 +303,8 @@ class _Marker:
 def _up_to_last_content(text: str, variables: Mapping[str, Any]) -> str:
     """A prompt that ends where the last message does, for the model to go on with it."""
     last = variables["messages"][-1]
-    content = last["content"] if isinstance(last["content"], str) else ""
-    for content in (content, content.strip()):
+    written = last["content"] if isinstance(last["content"], str) else ""
+    for content in (written, written.strip()):
         end = text.rfind(content) if content and last["role"] == "assistant" else -1
         if end >= 0:
             return text[: end + len(content)]
