@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from draftproof.errors import DraftproofError
     from draftproof.llm import LLM
     from draftproof.outputs import Completion, Delta, TokenLogprob
-    from draftproof.sampling import SamplingParams
+    from draftproof.sampling import Grammar, SamplingParams
 
     __version__: str
 else:
@@ -23,6 +23,7 @@ else:
         "Delta": "outputs",
         "DraftproofError": "errors",
         "EngineConfig": "config",
+        "Grammar": "sampling",
         "SamplingParams": "sampling",
         "SpeculativeConfig": "config",
         "TokenLogprob": "outputs",
@@ -59,6 +60,7 @@ __all__ = [
     "Delta",
     "DraftproofError",
     "EngineConfig",
+    "Grammar",
     "SamplingParams",
     "SpeculativeConfig",
     "TokenLogprob",

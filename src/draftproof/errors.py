@@ -19,6 +19,10 @@ class InvalidRequestError(DraftproofError):
     """A parameter out of range or a contradiction; the message names the parameter."""
 
 
+class GrammarError(InvalidRequestError):
+    """A grammar (JSON schema, regex, Lark) that can't be compiled or followed within its limits."""
+
+
 class ContextLengthError(InvalidRequestError):
     """The prompt doesn't fit into the context; the message has both numbers, in tokens."""
 

@@ -28,8 +28,9 @@ from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Prog
 from draftproof.prompts import Messages, Prompt, PromptReader, Tools, as_messages
 from draftproof.prompts import Progress as ReadProgress
 from draftproof.request import Request
-from draftproof.sampling import SamplingParams
+from draftproof.sampling import Grammar, SamplingParams
 from draftproof.text import Detokenizer
+from draftproof.text.grammar import GrammarCompiler, GrammarMatcher
 
 if TYPE_CHECKING:
     from draftproof.models import LoadedModel
@@ -123,6 +124,7 @@ class LLM:
             prefix_cache=config.prefix_cache,
             memory=DraftMemory(TokenText(tokenizer.token_bytes, encode_plain)),
         )
+        self._grammars = GrammarCompiler(tokenizer)
         self._front = EngineThread(self._engine, config.max_queue)
         # Also when nobody closes it: before its memory goes, and before the interpreter ends.
         self._end = weakref.finalize(self, self._front.close)
@@ -337,12 +339,16 @@ class LLM:
             eos_ids=tokenizer.eos_ids,
             stop_ids=stop_ids,
             text_sink=Detokenizer(tokenizer, sampling.stop),
+            grammar=self._compiled(sampling.grammar),
             logits_hash=LogitsTrail() if audit else None,
             wants_progress=progress,
             cache_salt=cache_salt,
         )
         self._engine.check(request)
         return request
+
+    def _compiled(self, grammar: Grammar | None) -> GrammarMatcher | None:
+        return None if grammar is None else self._grammars.compile(grammar.kind, grammar.text)
 
     def _start(self, request: Request, mailbox: Mailbox) -> None:
         self._model  # noqa: B018 (raises if closed)

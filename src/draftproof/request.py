@@ -11,12 +11,16 @@ import time
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from draftproof.config import SpeculativeConfig
-from draftproof.drafting import Controller, SpeculationStats
+from draftproof.drafting import Controller, DraftGrammar, SpeculationStats
+from draftproof.errors import DraftproofError, GrammarError
 from draftproof.outputs import PLAIN, FinishReason, Origin, Progress, TokenEvent, TokenLogprob
 from draftproof.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from draftproof.engine.logit_edits import LogitEdits
     from draftproof.engine.session import Session
@@ -26,6 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["ForwardKind", "Request", "SamplingParams", "TextSink"]
 
 ForwardKind = Literal["prefill", "decode", "verify", "probe", "replay"]
+
+
+class TokenGrammar(DraftGrammar, Protocol):
+    """Where the answer is in its grammar (text.GrammarMatcher is one)."""
+
+    @property
+    def error(self) -> str:
+        """Why nothing is allowed any more, "" usually."""
+
+    def advance(self, token: int) -> None:
+        """Commits a token."""
+
+    def masks(self, draft: Sequence[int]) -> NDArray[np.uint32]:
+        """[len(draft) + 1, words]: the ids that may come after each beginning of a draft."""
 
 
 class RowHash(Protocol):
@@ -70,7 +88,9 @@ class Request:
         "content_keys",
         "controller",
         "edits",
+        "error",
         "finish_reason",
+        "grammar",
         "id",
         "inbox",
         "kv_digest",
@@ -107,14 +127,16 @@ class Request:
         eos_ids: Collection[int] = (),
         stop_ids: Mapping[int, str] | None = None,
         text_sink: TextSink | None = None,
+        grammar: TokenGrammar | None = None,
         logits_hash: RowHash | None = None,
         wants_progress: bool = False,
         cache_salt: str = "",
         content_keys: Mapping[int, Hashable] | None = None,
     ) -> None:
         """eos_ids: the model's end tokens. stop_ids: further ones, whatever ignore_eos says, each
-        with the stop string that it stands for. logits_hash: if given, it is fed the logits row
-        behind every emitted token, and the KV digest is taken at the end (an audit: slow)."""
+        with the stop string that it stands for. grammar: follows this answer alone. logits_hash: if
+        given, it is fed the logits row behind every emitted token, and the KV digest is taken at
+        the end (an audit: slow)."""
         self.id = next(_request_ids)
         self.tokens: list[int] = list(prompt_ids)
         self.text_tokens = self.tokens  # what drafters see; another list once there are pictures
@@ -132,6 +154,7 @@ class Request:
         self.stop_ids.update({token: token for token in sampling.stop_token_ids})
         self.stop_ids.update(stop_ids or {})
         self.text_sink = text_sink
+        self.grammar = grammar
         self.controller: Controller  # set by Engine.add
         self.stats = SpeculationStats.of(self.speculation)
         self.edits: LogitEdits | None = None  # set by Engine.add
@@ -141,6 +164,7 @@ class Request:
         self.capacity = 0  # positions that may be written, drafts included; set by Engine.add
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None  # the stop string or stop_token_ids entry met
+        self.error: DraftproofError | None = None  # what to raise instead of a result
         self.logprobs: list[TokenLogprob] = []
         self.cancelled = False
         self.wants_progress = wants_progress
@@ -182,11 +206,13 @@ class Request:
     def emit(self, token: int, logprob: TokenLogprob | None = None, origin: Origin = PLAIN) -> None:
         """Commits one token of the sampler, in order; sets finish_reason where the answer ends.
 
-        -1 is the sampler's word for a row without finite logits. The end tokens come first, then
-        stop strings, then the limits, so that a limit never hides a stop.
+        -1 is the sampler's word for a row without a token to choose. The end tokens come first,
+        then stop strings, then the limits, so that a limit never hides a stop.
         """
         if token < 0:
             self._stamp()
+            if self.grammar is not None and self.grammar.error:
+                self.error = GrammarError(f"grammar: {self.grammar.error}: make it simpler")
             self._finish("numeric_error", "")
             return
         self.tokens.append(token)
@@ -205,6 +231,8 @@ class Request:
             if self.text_sink.stopped is not None:
                 reason = "stop"
                 self.stop_reason = self.text_sink.stopped
+        if reason is None and self.grammar is not None:
+            self.grammar.advance(token)
         if reason is None and len(self.tokens) >= self.max_total:
             reason = "length"
         if reason is not None:

@@ -5,19 +5,45 @@ Knows nothing of models, tokens' texts or the native side.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from draftproof.config import check_int, check_real
-from draftproof.errors import InvalidRequestError
+from draftproof.config import check_choice, check_int, check_real
+from draftproof.errors import GrammarError, InvalidRequestError
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 4096
 MAX_TOP_LOGPROBS = 20
+MAX_GRAMMAR_CHARACTERS = 256 * 1024
+GRAMMAR_KINDS = ("json_object", "json_schema", "regex", "lark")
 # Below this a float32 division of a logit can leave the finite range.
 MIN_TEMPERATURE = 1e-6
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What the text of an answer has to look like.
+
+    kind: json_object (any; no source), json_schema (source: the schema, as text or as a mapping),
+    regex (the whole text matches; Rust's syntax), lark (llguidance's dialect of Lark). Raises
+    GrammarError; what only a compiler sees is found when the request is made.
+    """
+
+    kind: str
+    source: str | Mapping[str, Any] = ""
+
+    def __post_init__(self) -> None:
+        check_choice("grammar kind", self.kind, GRAMMAR_KINDS)
+        object.__setattr__(self, "source", _checked_source(self.kind, self.source))
+
+    @property
+    def text(self) -> str:
+        """The source as text; a schema that was given as a mapping is JSON now."""
+        return self.source if isinstance(self.source, str) else ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,7 @@ class SamplingParams:
     logit_bias: token id -> number added to its logit; kept as pairs, sorted by id.
     logprobs: None = off, else the logprob of every token and that many of the likeliest ones, by
     the model's own logits: nothing above changes them.
+    grammar: what the text has to look like; end tokens can come only where it is complete.
     Raises InvalidRequestError that names the field.
     """
 
@@ -53,6 +80,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] | None = None
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         check_real("temperature", self.temperature, 0.0, 100.0)
@@ -85,6 +113,13 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         if self.logprobs is not None:
             check_int("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.grammar is not None:
+            if not isinstance(self.grammar, Grammar):
+                raise InvalidRequestError(f"grammar must be a Grammar, got {self.grammar!r:.80}")
+            if self.ignore_eos:
+                raise InvalidRequestError(
+                    "ignore_eos contradicts grammar, which says where the answer ends"
+                )
 
     @property
     def bias_pairs(self) -> tuple[tuple[int, float], ...]:
@@ -146,3 +181,30 @@ def _checked_bias(bias: object) -> tuple[tuple[int, float], ...] | None:
             raise InvalidRequestError(f"logit_bias names token {token} twice")
         checked[token] = float(value)
     return tuple(sorted(checked.items()))
+
+
+def _checked_source(kind: str, source: object) -> str:
+    if kind == "json_object":
+        if source:
+            raise GrammarError("grammar json_object takes no source: for a schema, json_schema")
+        return ""
+    if kind == "json_schema" and isinstance(source, Mapping):
+        try:
+            source = json.dumps(source, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GrammarError(f"grammar json_schema: not JSON ({error})"[:200]) from None
+    if not isinstance(source, str) or not source.strip():
+        raise GrammarError(f"grammar {kind} needs its source as text, got {source!r:.40}")
+    if len(source) > MAX_GRAMMAR_CHARACTERS:
+        raise GrammarError(
+            f"grammar {kind} has {len(source)} characters, at most {MAX_GRAMMAR_CHARACTERS} are "
+            "allowed"
+        )
+    try:
+        source.encode()
+        if kind == "json_schema":
+            json.loads(source)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise GrammarError(f"grammar {kind}: {reason}"[:200]) from None
+    return source

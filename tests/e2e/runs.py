@@ -13,8 +13,11 @@ from typing import Any
 from draftproof.config import EngineConfig, SpeculativeConfig
 from draftproof.drafting import SpeculationStats
 from draftproof.engine import Engine
+from draftproof.outputs import TokenLogprob
 from draftproof.request import Request, SamplingParams
+from draftproof.sampling import Grammar
 from draftproof.text import Detokenizer
+from draftproof.text.grammar import GrammarCompiler, GrammarMatcher
 
 OFF = SpeculativeConfig("off")
 
@@ -32,6 +35,8 @@ class Outcome:
     logits: str
     kv: str
     kv_length: int
+    stop_reason: int | str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Bench:
         """chunk: prompt rows per step, if it is another than the model was loaded for."""
         self.loaded = loaded
         self.tokenizer = loaded.tokenizer
+        self._grammars = GrammarCompiler(loaded.tokenizer)
         self._engine = Engine(
             loaded.player,
             loaded.kv,
@@ -87,6 +93,7 @@ class Bench:
                 speculation,
                 eos_ids=eos_ids,
                 text_sink=Detokenizer(self.tokenizer, sampling.stop),
+                grammar=self._matcher(sampling.grammar),
                 logits_hash=hashlib.sha256(),
             )
             for prompt, sampling, speculation in wanted
@@ -99,6 +106,9 @@ class Bench:
             self._engine.step()
         return [Run(_outcome(request), request.stats) for request in requests]
 
+    def _matcher(self, grammar: Grammar | None) -> GrammarMatcher | None:
+        return None if grammar is None else self._grammars.compile(grammar.kind, grammar.text)
+
 
 def _outcome(request: Request) -> Outcome:
     assert request.logits_hash is not None
@@ -110,6 +120,8 @@ def _outcome(request: Request) -> Outcome:
         request.logits_hash.hexdigest(),
         request.kv_digest,
         request.kv_length,
+        request.stop_reason,
+        tuple(request.logprobs),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from engine_support import assert_same, outcome_of_completion
 from fake_native import FakeKvCache, FakePlayer
 
-from draftproof import LLM, Delta, SamplingParams, SpeculativeConfig
+from draftproof import LLM, Delta, Grammar, SamplingParams, SpeculativeConfig
 from draftproof.config import EngineConfig
-from draftproof.errors import ContextLengthError, InvalidRequestError
-from draftproof.text import ChatTemplate, Tokenizer
+from draftproof.errors import ContextLengthError, GrammarError, InvalidRequestError
+from draftproof.text import ChatTemplate, Tokenizer, grammar
 
 SHORT = SamplingParams(max_tokens=50, ignore_eos=True)
 WINDOW = SpeculativeConfig("window", 4)
@@ -246,3 +247,32 @@ def test_closed() -> None:
         assert llm.generate("abc", SHORT).text
     with pytest.raises(InvalidRequestError, match="closed"):
         llm.generate("abc", SHORT)
+
+
+def test_a_grammar(llm: LLM) -> None:
+    """The text keeps to it, with speculation as without; mistakes are raised before anything."""
+    pattern = r"[a-c]{3}(-[0-9]{2}){2,4}\.done"
+    for temperature in (0.0, 1.0):
+        sampling = SamplingParams(
+            max_tokens=60, temperature=temperature, seed=1, grammar=Grammar("regex", pattern)
+        )
+        plain = llm.generate("abc", sampling, SpeculativeConfig("off"), audit=True)
+        drafted = llm.generate("abc", sampling, WINDOW, audit=True)
+        assert re.fullmatch(pattern, plain.text)
+        assert plain.finish_reason == "stop"
+        assert_same(
+            outcome_of_completion(plain),
+            outcome_of_completion(drafted),
+            drafted=drafted.speculation["by_source"]["grammar"]["accepted"],
+        )
+    with pytest.raises(GrammarError, match="unclosed"):
+        llm.stream("abc", SamplingParams(grammar=Grammar("regex", "([")))
+
+
+def test_a_grammar_that_meets_a_limit_on_the_way(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of this request; others don't notice."""
+    monkeypatch.setitem(grammar._LIMITS, "max_items_in_row", 40)
+    hard = Grammar("lark", "start: x\nx: x x x | /[a-z]/ | ")
+    with pytest.raises(GrammarError, match="simpler"):
+        llm.generate("abc", SamplingParams(min_tokens=300, temperature=1.0, grammar=hard))
+    assert llm.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True)).token_ids

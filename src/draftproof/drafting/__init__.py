@@ -9,6 +9,7 @@ from draftproof.drafting.acceptance import Acceptance
 from draftproof.drafting.auto import AutoDrafter
 from draftproof.drafting.controller import Controller, DraftMemory, TokenText
 from draftproof.drafting.drafter import NO_DRAFT, Draft, Drafter, NoDrafter
+from draftproof.drafting.grammar import DraftGrammar, ForcedDrafter, WithinGrammar
 from draftproof.drafting.oracle import OracleDrafter
 from draftproof.drafting.resync import ResyncDrafter
 from draftproof.drafting.stats import SpeculationStats
@@ -25,6 +26,7 @@ __all__ = [
     "AutoDrafter",
     "Controller",
     "Draft",
+    "DraftGrammar",
     "DraftMemory",
     "Drafter",
     "NoDrafter",
@@ -92,6 +94,16 @@ _DRAFTERS: dict[str, _Make] = {
 }
 
 
-def make_drafter(config: SpeculativeConfig, memory: DraftMemory | None = None) -> Drafter:
-    """A fresh drafter for one request. memory: what it may draft from besides the request."""
-    return _DRAFTERS[config.drafter](config, memory or DraftMemory())
+def make_drafter(
+    config: SpeculativeConfig,
+    memory: DraftMemory | None = None,
+    grammar: DraftGrammar | None = None,
+) -> Drafter:
+    """A fresh drafter for one request. memory: what it may draft from besides the request.
+    grammar: what its answer has to follow."""
+    memory = memory or DraftMemory()
+    drafter = _DRAFTERS[config.drafter](config, memory)
+    if grammar is None or config.drafter == "off":
+        return drafter
+    drafters = drafter.drafters if isinstance(drafter, AutoDrafter) else (drafter,)
+    return AutoDrafter([ForcedDrafter(grammar), *(WithinGrammar(d, grammar) for d in drafters)])

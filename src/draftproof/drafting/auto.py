@@ -15,18 +15,18 @@ class AutoDrafter:
     """drafters: in order of preference among equals."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self._drafters = tuple(drafters)
+        self.drafters = tuple(drafters)
         self._maker: dict[str, Drafter] = {}  # by source, of the last question
         self._prior = Acceptance()
 
     def start(self, prompt: Sequence[int]) -> None:
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.start(prompt)
 
     def candidates(self, history: Sequence[int], k: int) -> list[Draft]:
         """One draft of each drafter that has one."""
         found: list[Draft] = []
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             draft = drafter.propose(history, k)
             if draft.tokens:
                 self._maker[draft.source] = drafter

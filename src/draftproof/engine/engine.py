@@ -123,7 +123,7 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queues a request. Raises as `check` does."""
         self.check(request)
-        drafter = make_drafter(request.speculation, self.memory)
+        drafter = make_drafter(request.speculation, self.memory, request.grammar)
         request.controller = Controller(
             drafter, request.speculation, request.stats, self.memory, self._vocab_size
         )

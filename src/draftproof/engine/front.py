@@ -202,7 +202,7 @@ class EngineThread:
         for request in stepped:
             if request.inbox:
                 arrived, request.inbox = request.inbox, []
-                self._send(request, arrived)
+                self._send(request, request.error or arrived)
         if any(request.cancelled for request in self._mailboxes):
             with self._changed:
                 self._mailboxes = {r: m for r, m in self._mailboxes.items() if not r.cancelled}

@@ -1,5 +1,7 @@
-"""What one request changes in its logits, as the arrays of a native call: penalties, bias, tokens
-that may not come yet. Owns those arrays; the arithmetic is in csrc/logit_edits.h.
+"""What one request changes in its logits, as the arrays of a native call: penalties, bias, what a
+grammar allows, tokens that may not come yet.
+
+Owns those arrays; the arithmetic is in csrc/logit_edits.h.
 """
 
 from __future__ import annotations
@@ -61,9 +63,8 @@ class LogitEdits:
     def of(cls, request: Request) -> LogitEdits | None:
         """None if the request takes its logits as they are."""
         sampling = request.sampling
-        if sampling.penalizes or sampling.logit_bias or sampling.min_tokens:
-            return cls(request)
-        return None
+        edits = sampling.penalizes or sampling.logit_bias or sampling.min_tokens or request.grammar
+        return cls(request) if edits else None
 
     def rows_of(self, segment: Segment, first_row: int) -> SegmentEdits:
         """For the segment's marked rows, which begin at marked row first_row of the batch."""
@@ -72,6 +73,7 @@ class LogitEdits:
         num_prompt, tokens = request.num_prompt, self._before(segment)
         if not len(tokens):  # nobody looks at them
             num_prompt, tokens = 0, np.zeros(rows - 1, np.int32)
+        masks = request.grammar.masks(segment.draft.tokens) if request.grammar else None
         banned_rows = min(rows, max(0, request.sampling.min_tokens - request.num_output))
         return SegmentEdits(
             first_row,
@@ -83,7 +85,7 @@ class LogitEdits:
             self._bias,
             self._banned,
             banned_rows,
-            None,
+            masks,
         )
 
     def _before(self, segment: Segment) -> NDArray[np.int32]:

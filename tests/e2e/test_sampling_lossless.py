@@ -1,0 +1,141 @@
+"""The claim with all that a request can ask of the sampler, mixed at random, on real kernels: alone
+and undrafted gives the bits of drafted, batched and chunked; logprobs included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from runs import Bench, assert_same
+
+from draftproof.config import EngineConfig, SpeculativeConfig
+from draftproof.sampling import Grammar, SamplingParams
+from tiny_models import TinyModels
+
+PROMPT = "- fig\n- pear\n- plum\n" * 3 + "Once more:\n- fig\n- pear\n"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "green", "ultramarine"]},
+        "fruit": {"type": "array", "items": {"enum": ["fig", "pear"]}, "maxItems": 3},
+    },
+    "required": ["colour", "fruit"],
+    "additionalProperties": False,
+}
+GRAMMARS = [
+    Grammar("json_object"),
+    Grammar("json_schema", SCHEMA),
+    Grammar("regex", r"(- (fig|pear|plum)\n){2,9}"),
+    Grammar("lark", 'start: item+\nitem: "- " /[a-z]{1,6}/ "\\n"'),
+]
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.0, 0.7, 1.2]),
+    top_k=st.sampled_from([0, 0, 20]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    min_p=st.sampled_from([0.0, 0.02]),
+    seed=st.integers(0, 3),
+    max_tokens=st.integers(12, 30),
+    min_tokens=st.sampled_from([0, 6]),
+    stop=st.sampled_from([(), ("pl", "\n- fig")]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.2]),
+    presence_penalty=st.sampled_from([0.0, 0.6]),
+    frequency_penalty=st.sampled_from([0.0, 0.1]),
+    logit_bias=st.sampled_from([None, {10: 2.0, 17: -100.0}]),
+    logprobs=st.sampled_from([None, 0, 4]),
+    grammar=st.sampled_from([None, *GRAMMARS]),
+)
+Load = Callable[..., Any]
+
+
+def bench(tiny: TinyModels, load: Load, chunk: int) -> Bench:
+    loaded = load(tiny.path("qwen2", "Q8_0"), ctx=256, threads=2)
+    return Bench(loaded, EngineConfig(ctx=256, threads=2), chunk=chunk)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    wanted=st.lists(
+        st.tuples(PARAMS, st.sampled_from(["window", "suffix", "auto", "oracle"])),
+        min_size=1,
+        max_size=5,
+    ),
+    k=st.sampled_from([2, 5, 16]),
+    acceptance=st.sampled_from([0.6, 0.95, 1.0]),
+    verify=st.sampled_from(["exact", "exact", "replay"]),
+    chunk=st.sampled_from([7, 256]),
+)
+def test_any_mix_equals_each_alone_and_undrafted(
+    tiny: TinyModels,
+    load: Load,
+    wanted: list[tuple[SamplingParams, str]],
+    k: int,
+    acceptance: float,
+    verify: str,
+    chunk: int,
+) -> None:
+    plain_bench, mixed = bench(tiny, load, 256), bench(tiny, load, chunk)
+    ends = tuple(plain_bench.tokenizer.eos_ids)
+    plain, requests = [], []
+    for i, (sampling, drafter) in enumerate(wanted):
+        prompt = plain_bench.encode(PROMPT)[i:]
+        one = plain_bench.run(prompt, sampling, eos_ids=ends)
+        recording = (*one.outcome.token_ids, 5, 6, 7) if drafter == "oracle" else None
+        config = SpeculativeConfig(drafter, k, verify, recording, acceptance)
+        plain.append(one)
+        requests.append((prompt, sampling, config))
+    runs = mixed.run_together(requests, eos_ids=ends, later=1)
+    for run, one, (_, sampling, config) in zip(runs, plain, requests, strict=True):
+        assert_same(run, one, (sampling, config))
+        if config.drafter == "oracle" and len(one.outcome.token_ids) > 1:
+            assert run.stats.drafted > 0
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.kind)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_forced_tokens_are_drafted(
+    tiny: TinyModels, load: Load, grammar: Grammar, temperature: float
+) -> None:
+    """The answer keeps to its grammar, and what the grammar forces costs no step of its own."""
+    alone = bench(tiny, load, 256)
+    ends = tuple(alone.tokenizer.eos_ids)
+    sampling = SamplingParams(
+        max_tokens=100, temperature=temperature, seed=4, grammar=grammar, logprobs=1
+    )
+    prompt = alone.encode(PROMPT)
+    plain = alone.run(prompt, sampling, eos_ids=ends)
+    run = alone.run(prompt, sampling, SpeculativeConfig("suffix", 8), eos_ids=ends)
+    assert_same(run, plain)
+    if grammar.kind in {"json_schema", "regex"}:
+        forced = run.stats.by_source["grammar"]
+        assert forced["accepted"] > 0
+    if plain.outcome.finish_reason == "stop":
+        assert plain.outcome.token_ids[-1] in ends
+
+
+def test_every_rejection_inside_a_grammar(tiny: TinyModels, load: Load) -> None:
+    """A wrong draft token at every place leaves no trace in the grammar's state."""
+    alone = bench(tiny, load, 256)
+    ends = tuple(alone.tokenizer.eos_ids)
+    wide = Grammar("regex", r"([ -~]{1,9}\n)+")  # few wrong tokens are cut off before
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=2, grammar=wide)
+    prompt = alone.encode(PROMPT)
+    plain = alone.run(prompt, sampling, eos_ids=ends)
+    rejected = 0
+    for place in range(1, len(plain.outcome.token_ids)):
+        recording = plain.outcome.token_ids
+        config = SpeculativeConfig("oracle", 6, recording=recording, wrong_at=(place,))
+        run = alone.run(prompt, sampling, config, eos_ids=ends)
+        assert_same(run, plain, place)
+        assert run.stats.accepted > 0
+        rejected += run.stats.rejected
+    assert rejected > 0
