@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting.acceptance import Acceptance
+from draftproof.drafting.allotment import allot
 from draftproof.drafting.auto import AutoDrafter
 from draftproof.drafting.controller import Controller, DraftMemory, TokenText
 from draftproof.drafting.drafter import NO_DRAFT, Draft, Drafter, NoDrafter
@@ -39,6 +40,7 @@ __all__ = [
     "TokenText",
     "VerifyCost",
     "WindowDrafter",
+    "allot",
     "make_drafter",
 ]
 

@@ -129,6 +129,30 @@ class Controller:
         self._charge(self._clock() - start)
         return draft
 
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the length of a draft is ours to choose."""
+        return self._is_controlled
+
+    @property
+    def speed(self) -> float:
+        """Tokens per plain step of late, at least 1."""
+        return max(1.0, self._recent_tokens / self._recent_steps)
+
+    def chances(self, draft: Draft) -> list[float]:
+        """[i]: how likely token i of a proposal and all before it are right."""
+        return self._acceptance.survival(draft)[: len(draft.tokens)]
+
+    def grant(self, draft: Draft, k: int, other_rows: int) -> Draft:
+        """The first `k` tokens of the last proposal: that is what travels, beside so many rows of
+        others."""
+        self._other_rows = other_rows
+        granted = cut(draft, k, self._vocab_size)
+        if draft.tokens and not granted.tokens:
+            self.reason = "not_paying"
+        self._was_drafting = bool(granted.tokens)
+        return granted
+
     def settle(self, draft: Draft, agreed: int, emitted: int) -> None:
         """A draft was verified: `agreed` of its tokens came, `emitted` tokens were handed on."""
         accepted = self._stats.count_try(len(draft.tokens), agreed, emitted, draft.source)
@@ -164,7 +188,7 @@ class Controller:
     def _choose(self, other_requests: int) -> Draft:
         """The beginning of a candidate that gains most and can be afforded; NO_DRAFT if none."""
         budget = self._budget() - self._usual_asking
-        speed = max(1.0, self._recent_tokens / self._recent_steps)
+        speed = self.speed
         weight = speed * (1 + other_requests) + self._caution()
         slowdowns = self._slowdowns(max((len(d.tokens) for d in self._candidates), default=0))
         best, best_k = NO_DRAFT, 0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draftproof.drafting import NO_DRAFT, Controller, DraftMemory, make_drafter
+from draftproof.drafting import NO_DRAFT, Controller, DraftMemory, allot, make_drafter
 from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
 from draftproof.engine.batch import BatchRunner
 from draftproof.engine.block_pool import BlockPool
@@ -79,8 +79,7 @@ class Engine:
             return []
         begin = time.perf_counter()
         try:
-            for segment in segments:
-                self._draft(segment, segments)
+            self._draft(segments)
             start = time.perf_counter()
             targets = self._runner.run(segments)
             self._observe(segments, time.perf_counter() - start)
@@ -185,22 +184,40 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
-    def _draft(self, segment: Segment, segments: Sequence[Segment]) -> None:
-        """Asks for a draft, appends it to the segment's rows and makes room for all of them."""
-        request = segment.request
-        if segment.draft_room > 0:
-            other_rows = sum(len(other.tokens) for other in segments if other is not segment)
-            draft = request.controller.propose(
-                request.text_tokens, segment.draft_room, other_rows, len(segments) - 1
-            )
-            if draft.tokens:
-                segment.draft = draft
-                segment.tokens.extend(draft.tokens)
-                segment.num_logits += len(draft.tokens)
-                segment.kind = "verify" if request.speculation.verify == "exact" else "probe"
-            else:
-                segment.plain_reason = request.controller.reason
-        segment.session.append(segment.tokens)
+    def _draft(self, segments: Sequence[Segment]) -> None:
+        """Asks for drafts, shares out what the step can bear, and makes room for all rows."""
+        rows = sum(len(segment.tokens) for segment in segments)
+        for segment in segments:
+            if segment.draft_room > 0:
+                segment.draft = segment.request.controller.propose(
+                    segment.request.text_tokens,
+                    segment.draft_room,
+                    rows - len(segment.tokens),
+                    len(segments) - 1,
+                )
+        if len(segments) > 1:
+            self._share_out(segments, rows)
+        for segment in segments:
+            segment.take_draft()
+            segment.session.append(segment.tokens)
+
+    def _share_out(self, segments: Sequence[Segment], rows: int) -> None:
+        """Each draft was chosen as if it were the only one: together they may be too many."""
+        drafting = [segment for segment in segments if segment.draft.tokens]
+        ours = [segment for segment in drafting if segment.request.controller.is_controlled]
+        rows += sum(len(segment.draft.tokens) for segment in drafting if segment not in ours)
+        context = max(segment.start for segment in segments)
+        cost = self.memory.verify_cost.cost
+        counts = allot(
+            [segment.request.controller.chances(segment.draft) for segment in ours],
+            sum(segment.request.controller.speed for segment in segments),
+            lambda m: cost(m, context),
+            rows,
+        )
+        rows += sum(counts)
+        for segment, k in zip(ours, counts, strict=True):
+            others = rows - len(segment.tokens) - k
+            segment.draft = segment.request.controller.grant(segment.draft, k, others)
 
     def _observe(self, segments: Sequence[Segment], seconds: float) -> None:
         """Every step of one sequence teaches what its rows cost."""

@@ -48,6 +48,15 @@ class Segment:
     plain_reason: str = ""
     draft: Draft = NO_DRAFT
 
+    def take_draft(self) -> None:
+        """The draft's tokens become rows."""
+        if self.draft.tokens:
+            self.tokens.extend(self.draft.tokens)
+            self.num_logits += len(self.draft.tokens)
+            self.kind = "verify" if self.request.speculation.verify == "exact" else "probe"
+        elif self.draft_room > 0:
+            self.plain_reason = self.request.controller.reason
+
     def trim(self) -> None:
         """Takes back the KV rows of tokens that were not emitted (the last one never was there)."""
         length = len(self.request.tokens) - 1
