@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ from test_terminal import FAKE, environment, read_until
 from draftproof.cli.chat import Chat, read_message, terminal_reader
 from draftproof.cli.conversation import Conversation
 from draftproof.errors import InvalidRequestError
+from draftproof.outputs import Delta, Origin, TokenEvent
 
 
 def talk(invoke: Invoke, *lines: str, options: Sequence[str] = ()) -> Any:
@@ -172,6 +174,37 @@ def test_typing_with_a_new_line_inside(fake: FakeLLM, monkeypatch: pytest.Monkey
         assert read_message(reader) == "one\ntwo"
         assert Chat(fake, Conversation(), reader).run() == 0  # type: ignore[arg-type]
     assert asked(fake) == [[("user", "three")]]
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("term", "coloured"), [("xterm", True), ("dumb", False)])
+def test_colours_say_who_drafted(
+    fake: FakeLLM, monkeypatch: pytest.MonkeyPatch, term: str, coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    events = (
+        TokenEvent(1, "plain \x1b[2J", None),
+        TokenEvent(2, "copied ", None, origin=Origin("suffix", 1)),
+        TokenEvent(3, "own", None, origin=Origin("bonus", 1)),
+    )
+    delta = Delta("".join(event.text for event in events), (1, 2, 3), events=events)
+    fake.stream = lambda *_: iter([delta])  # type: ignore[assignment,method-assign]
+    with create_pipe_input() as typed:
+        typed.send_text("hello\r/colours off\rhello\r/colours x\r\x04")
+        reader = terminal_reader(input=typed, output=DummyOutput())
+        Chat(fake, Conversation(), reader, colours=True).run()  # type: ignore[arg-type]
+    first, second, _ = screen.getvalue().split("\n")
+    assert first == ("plain ␛[2J\x1b[33mcopied \x1b[0mown" if coloured else second)
+    assert second == "plain ␛[2Jcopied own"
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_the_session(tmp_path: Path) -> None:

@@ -170,6 +170,9 @@ def chat(
     spec: Annotated[
         str, typer.Option(metavar="off|auto|K", help="Speculation; `/spec` changes it later.")
     ] = "auto",
+    colours: Annotated[
+        bool, typer.Option("--colours", help="Colour the tokens by who drafted them.")
+    ] = False,
 ) -> None:
     """Talk with a model. `/help` shows what else can be typed; Ctrl-C stops an answer.
 
@@ -178,7 +181,9 @@ def chat(
     with guarded():
         from draftproof.cli.chat import ChatOptions, run_chat
 
-        options = ChatOptions(model=model, system=system, threads=threads, ctx=ctx, spec=spec)
+        options = ChatOptions(
+            model=model, system=system, threads=threads, ctx=ctx, spec=spec, colours=colours
+        )
         code = run_chat(options)
     raise typer.Exit(code)
 

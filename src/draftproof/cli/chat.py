@@ -24,12 +24,13 @@ from draftproof.errors import DraftproofError, InvalidRequestError
 
 if TYPE_CHECKING:
     from draftproof.llm import LLM
-    from draftproof.outputs import Completion
+    from draftproof.outputs import Completion, Delta
 
 HELP = """\
 /set NAME VALUE   a setting of the sampler; /set alone shows them
 /spec off|auto|K  speculation off, on, or with drafts of K tokens
 /system TEXT      the system message; /system alone forgets it
+/colours on|off   colour the tokens of an answer by who drafted them
 /image PATH       an image for the next message
 /retry            the last answer once more
 /stats            tokens, speed and speculation of the last answer
@@ -40,6 +41,8 @@ A message of several lines: between lines of three double quotes, or Alt-Enter f
 Ctrl-C stops an answer and keeps what there is of it."""
 
 _QUOTES = '"""'
+_COLOURS = {"window": 34, "suffix": 33, "template": 32, "resync": 35, "grammar": 36}
+_OTHER_COLOUR = 36
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class ChatOptions:
     threads: int | None = None
     ctx: int | None = None
     spec: str = "auto"
+    colours: bool = False
 
 
 class Reader(Protocol):
@@ -71,7 +75,7 @@ def run_chat(options: ChatOptions) -> int:
     conversation.speculate(options.spec)
     reader = terminal_reader() if _at_terminal() else PipeReader()
     llm = open_model(options.model, threads=options.threads, ctx=options.ctx)
-    return Chat(llm, conversation, reader).run()
+    return Chat(llm, conversation, reader, colours=options.colours).run()
 
 
 def _at_terminal() -> bool:
@@ -81,8 +85,11 @@ def _at_terminal() -> bool:
 class Chat:
     """The loop: a message or a command, an answer, and again."""
 
-    def __init__(self, llm: LLM, conversation: Conversation, reader: Reader) -> None:
+    def __init__(
+        self, llm: LLM, conversation: Conversation, reader: Reader, *, colours: bool = False
+    ) -> None:
         self._llm = llm
+        self._colours = colours
         self.conversation = conversation
         self._reader = reader
         self._last: Completion | None = None
@@ -124,6 +131,7 @@ class Chat:
             "/set": self._set,
             "/spec": self.conversation.speculate,
             "/system": self._set_system,
+            "/colours": self._set_colours,
             "/image": lambda path: self.conversation.attach(_path(path, "/image")),
             "/retry": lambda _: self._answer(self.conversation.take_back()),
             "/stats": lambda _: self._show_stats(),
@@ -147,6 +155,14 @@ class Chat:
     def _set_system(self, text: str) -> None:
         self.conversation.system = text or None
 
+    def _set_colours(self, text: str) -> None:
+        if text not in ("on", "off"):
+            raise InvalidRequestError(f"/colours takes on or off, got {text!r:.40}")
+        self._colours = text == "on"
+        if self._colours and TextOut().has_colours:
+            for source, colour in _COLOURS.items():
+                TextOut().write(f"{source}\n", colour)
+
     def _show_stats(self) -> None:
         if self._last is None:
             raise InvalidRequestError("there is no answer yet")
@@ -167,7 +183,7 @@ class Chat:
             )
             for delta in stream:
                 pieces.append(delta.text)
-                out.write(delta.text)
+                self._write(out, delta)
                 self._last = delta.completion or self._last
         except KeyboardInterrupt:
             if not self._reader.interactive:
@@ -185,6 +201,15 @@ class Chat:
                 "draftproof: error: a value that is not finite appeared; the answer ends before it"
             )
             self._code = EXIT_CHECK_FAILED
+
+    def _write(self, out: TextOut, delta: Delta) -> None:
+        if not (self._colours and delta.events):
+            out.write(delta.text)
+            return
+        for event in delta.events:
+            source = event.origin.source
+            drafted = source not in ("plain", "bonus")
+            out.write(event.text, _COLOURS.get(source, _OTHER_COLOUR) if drafted else 0)
 
 
 def _close(stream: Any) -> None:

@@ -46,13 +46,25 @@ class TextOut:
         self._is_terminal = self._stream.isatty()
         self._last = "\n"
 
-    def write(self, text: str) -> None:
+    @property
+    def has_colours(self) -> bool:
+        """Whether a terminal is there that shows them (https://no-color.org)."""
+        return (
+            self._is_terminal
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM", "dumb") != "dumb"
+        )
+
+    def write(self, text: str, colour: int = 0) -> None:
+        """colour: an SGR code for a terminal with colours, 0 = none."""
         if not text:
             return
         self._last = text[-1]
         if self._is_terminal:
             encoding = self._stream.encoding or "utf-8"
             shown = visible(text).encode(encoding, "replace").decode(encoding)
+            if colour and self.has_colours:
+                shown = f"\x1b[{colour}m{shown}\x1b[0m"
             self._stream.write(shown)
         else:
             # Around the text layer: UTF-8 whatever the locale says, and no newline translation.
