@@ -52,7 +52,9 @@ def test_a_proof_covers_every_axis_and_holds_here_again(
 ) -> None:
     axes = {line["axis"] for line in certificate["lines"]}
     assert axes >= {"drafter", "draft length", "replay", "oracle", "batch", "threads"}
-    assert axes >= {"prompt chunks"}
+    assert axes >= {"prompt chunks", "prefix cache"}
+    (hit,) = (line for line in certificate["lines"] if line["setting"] == "hit")
+    assert int(hit["evidence"].split()[0]) > 0
     settings = {line["setting"] for line in certificate["lines"] if "set" in line["axis"]}
     assert settings | {certificate["plain"]["isa"]} == {*isa_rows()}
     assert certificate["drafted"] > 0

@@ -25,6 +25,7 @@ QUICK_SECONDS = 8.0  # an instruction set that would take longer answers the sho
 SHORT_TOKENS = 12
 PREFILL_CHUNK = 256
 BATCHED_QUESTIONS = 8
+CACHED_PROMPT = 128  # tokens: a longer prompt fills whole pages, which is what the cache keeps
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Setting:
     threads: int
     prefill_chunk: int = PREFILL_CHUNK
     isa: str = ""
+    prefix_cache: bool = False
 
 
 Open = Callable[[Setting], "LLM"]
@@ -87,6 +89,7 @@ class Proof:
             self._batch(llm)
         self._threads()
         self._chunks()
+        self._cache()
         self._instruction_sets(machine_rows)
         self._look_for_gaps()
 
@@ -176,6 +179,17 @@ class Proof:
             needed = sum(-(-c.usage.prompt_tokens // chunk) for c in done)
             if steps < needed:
                 self.missing.append(f"prompts were not read in chunks of {chunk}")
+
+    def _cache(self) -> None:
+        """Prompts whose beginning is in the cache, from a first run."""
+        with self._llm(replace(self._base, prefix_cache=True)) as llm:
+            self._line(llm, "prefix cache", "filled", self._each(OFF))
+            done = self._both(llm, "prefix cache", "hit")
+        hit = sum(c.usage.cached_tokens for c in done)
+        self.lines[-1] = replace(self.lines[-1], evidence=f"{hit} tokens from it")
+        longest = max(len(question.prompt_ids) for question in self._questions)
+        if not hit and longest > CACHED_PROMPT:
+            self.missing.append("no prompt came out of the prefix cache")
 
     def _instruction_sets(self, machine_rows: Sequence[str]) -> None:
         shortest = min(

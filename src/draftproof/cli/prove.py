@@ -208,7 +208,7 @@ def _opener(path: Path) -> Open:
             kv_type=KV_TYPE,
             prefill_chunk=setting.prefill_chunk,
             isa=setting.isa,
-            prefix_cache=False,  # everything is computed every time
+            prefix_cache=setting.prefix_cache,
         )
 
     return open_llm
