@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from draftproof.cli.bench import bench_app
+from draftproof.cli.convert import convert
 from draftproof.cli.options import (
     Drafter,
     Json,
@@ -32,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_app, name="bench")
+app.command()(convert)
 app.command()(synth)
 
 

@@ -17,9 +17,11 @@ from draftproof.formats.mapped_file import file_label
 from draftproof.formats.safetensors import DTYPES, SafeTensor, SafetensorsFile
 from draftproof.formats.shards import open_shards
 from draftproof.models.config import ModelConfig
+from draftproof.models.gguf_metadata import SAMPLING_KEYS
 from draftproof.models.hf_config import config_from_hf
 from draftproof.models.hf_names import gguf_name, hf_name
 from draftproof.text import ChatTemplate, Tokenizer, Vocabulary
+from draftproof.text.tokenizer import replace_surrogates
 from draftproof.text.tokenizer_json import vocabulary_from_json
 
 _TEXTS = (
@@ -30,7 +32,6 @@ _TEXTS = (
     "chat_template.jinja",
     "chat_template.json",
 )
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _TEMPLATE_BYTES = 1 << 20
 
 
@@ -92,11 +93,19 @@ class FolderSource:
 
     def chat_template(self, tokenizer: Tokenizer) -> ChatTemplate:
         bos, eos = (_special_token(self._tokenizer_config, f"{n}_token") for n in ("bos", "eos"))
-        return ChatTemplate.of_model(self._template_source(), tokenizer, bos, eos)
+        return ChatTemplate.of_model(self.template_source(), tokenizer, bos, eos)
 
     def generation_config(self) -> dict[str, Any]:
-        values = self._generation.values if self._generation else {}
-        return {key: values[key] for key in _SAMPLING if values.get(key) is not None}
+        file = self._generation
+        if file is None:
+            return {}
+        known = [key for key in SAMPLING_KEYS if file.has(key)]
+        return {
+            key: file.int_value(key, 0, 1 << 24)
+            if key == "top_k"
+            else file.float_value(key, 0, 1e6)
+            for key in known
+        }
 
     def data(self, name: str) -> memoryview:
         parts = self._parts[name]
@@ -174,7 +183,7 @@ class FolderSource:
 
         return sorted(self._parts, key=place)
 
-    def _template_source(self) -> str | None:
+    def template_source(self) -> str | None:
         """Hugging Face's order: chat_template.jinja, chat_template.json, tokenizer_config.json."""
         path = self.path / "chat_template.jinja"
         if path.exists():
@@ -188,7 +197,7 @@ class FolderSource:
                 value = named[0].get("template") if named else None
             if not isinstance(value, str):
                 raise file.error("chat_template", "is neither a template nor a list of them")
-            return value
+            return replace_surrogates(value)
         return None
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from draftproof.errors import ModelFileError
 from draftproof.formats import GgufFile, TensorInfo
 from draftproof.models.config import ModelConfig
+from draftproof.models.gguf_metadata import SAMPLING_KEYS
 from draftproof.text import ChatTemplate, Tokenizer
 
-_SAMPLING = "general.sampling."
 _DAMAGED = "the file is damaged or incomplete, download it again"
 
 
@@ -45,8 +45,8 @@ class GgufSource:
         return ChatTemplate.from_gguf(self._file.metadata, tokenizer)
 
     def generation_config(self) -> dict[str, Any]:
-        values = self._file.metadata.items()
-        return {k.removeprefix(_SAMPLING): v for k, v in values if k.startswith(_SAMPLING)}
+        values = self._file.metadata
+        return {name: values[key] for name, (key, _) in SAMPLING_KEYS.items() if key in values}
 
     def data(self, name: str) -> memoryview:
         view = self._file.data(name)

@@ -90,7 +90,7 @@ def _load(
     isa = _isa(config)
     model = source.config()
     family = _family(source, model, families)
-    tensors = _checked_tensors(source, family, model)
+    tensors = checked_tensors(source, family, model)
     tokenizer = source.tokenizer()
     template = source.chat_template(tokenizer)
     if tokenizer.vocab_size > model.vocab_size:
@@ -205,7 +205,7 @@ def _family(source: ModelSource, model: ModelConfig, families: dict[str, ModuleT
     return families[arch]
 
 
-def _checked_tensors(
+def checked_tensors(
     source: ModelSource, family: ModuleType, model: ModelConfig
 ) -> list[TensorInfo]:
     """Exactly the tensors that the hyper-parameters call for, in the source's order."""

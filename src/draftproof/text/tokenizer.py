@@ -28,9 +28,9 @@ _WORDS_AND_SPACE = (
 )
 
 # Tokens that end an answer in every chat model known here, whatever the file's eos_token_id says.
-_END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>")
+END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>")
 # Control tokens whatever type a careless conversion gave them.
-_ALWAYS_CONTROL = frozenset({*_END_TEXTS, "<|im_start|>"})
+_ALWAYS_CONTROL = frozenset({*END_TEXTS, "<|im_start|>"})
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -125,7 +125,7 @@ class Tokenizer:
             self._id_of.setdefault(tokens[i], i)
         self._id_of.update({token: i for i, token in reversed(self._added.items())})
         self.eos_ids = frozenset(vocabulary.end_ids) | {
-            i for i, token in self._added.items() if token in _END_TEXTS
+            i for i, token in self._added.items() if token in END_TEXTS
         }
 
         user_defined = [token for i, token in self._added.items() if i not in self.control_ids]

@@ -19,6 +19,7 @@ from draftproof.text.tokenizer import (
     PreTokenizer,
     Vocabulary,
     checked_vocabulary,
+    replace_surrogates,
 )
 
 _MAX_TOKENS = 1 << 22
@@ -66,8 +67,8 @@ def _ordinary_tokens(model: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
     for token, id in vocab.items():
         if type(id) is not int or not 0 <= id < _MAX_TOKENS:
             raise _error(f"model.vocab[{token[:40]!r}] is no token id")
-        if id in by_id or not token:
-            raise _error(f"model.vocab: id {id} belongs to two tokens, or to an empty one")
+        if id in by_id or not token or replace_surrogates(token) != token:
+            raise _error(f"model.vocab: id {id} belongs to two tokens, or to none that is text")
         by_id[id] = token, NORMAL
     return by_id
 
@@ -84,8 +85,10 @@ def _add_tokens(by_id: dict[int, tuple[str, int]], added: Any) -> None:
         id, token, special = entry.get("id"), entry.get("content"), entry.get("special", False)
         if type(id) is not int or not 0 <= id < _MAX_TOKENS or type(special) is not bool:
             raise _error(f"added_tokens[{i}] has no sound id")
-        if not isinstance(token, str) or not token or token in seen:
-            raise _error(f"added_tokens[{i}] is empty or repeats another")
+        if not isinstance(token, str) or not token or replace_surrogates(token) != token:
+            raise _error(f"added_tokens[{i}] has no text")
+        if token in seen:
+            raise _error(f"added_tokens[{i}] repeats another")
         if id_of.get(token, id) != id or by_id.get(id, (token,))[0] != token:
             raise _error(f"added_tokens[{i}] ({token[:40]!r}) contradicts model.vocab")
         for flag in ("single_word", "lstrip", "rstrip"):
