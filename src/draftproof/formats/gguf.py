@@ -1,11 +1,12 @@
-"""An open GGUF file: checked metadata values and read-only views of memory-mapped tensors.
+"""An open GGUF model: checked metadata values and read-only views of memory-mapped tensors.
 
-Owns the mapping of the file and the typed access to metadata. The container format is
-`gguf_header`'s business; what the keys and tensors mean is the models'.
+Owns the typed access to metadata. The container format is `gguf_header`'s business, the files of a
+model `gguf_shards`'; what the keys and tensors mean is the models'.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -17,51 +18,44 @@ import numpy as np
 
 from draftproof.errors import ModelFileError
 from draftproof.formats.dequantize import GGML_TYPES, GgmlType, dequantize
-from draftproof.formats.gguf_header import (
-    DAMAGED,
-    GgufHeader,
-    TensorInfo,
-    read_header,
-    show_name,
-)
-from draftproof.formats.mapped_file import MappedFile, file_label, open_regular
+from draftproof.formats.gguf_header import DAMAGED, TensorInfo, show_name
+from draftproof.formats.gguf_shards import Shard, open_shards
+from draftproof.formats.mapped_file import file_label
 
 __all__ = ["GGML_TYPES", "GgmlType", "GgufFile", "TensorInfo", "dequantize"]
 
 
 class GgufFile:
-    """An open GGUF file: metadata, tensor infos, and read-only views of the tensor data.
+    """An open GGUF file, or all shards of a split one: metadata, tensor infos, and read-only views
+    of the tensor data.
 
     A context manager. Views handed out stay valid after `close`, which then only drops this
-    object's own hold on the mapping.
+    object's own hold on the mappings. files: every file, in order; an offset counts in its own.
     """
 
     path: Path
+    files: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
-    def __init__(self, path: Path, header: GgufHeader, mapped: MappedFile) -> None:
+    def __init__(self, path: Path, shards: tuple[Shard, ...]) -> None:
         """For `open` only, which makes the checks the methods rely on."""
         self.path = path
-        self.metadata = header.metadata
-        self.tensors = header.tensors
-        self._digest = header.digest
-        self._mapped = mapped
+        self.files = tuple(shard.path for shard in shards)
+        self.metadata = shards[0].header.metadata
+        self.tensors = {n: t for shard in shards for n, t in shard.header.tensors.items()}
+        self._shards = shards
+        self._holder = {n: shard.mapped for shard in shards for n in shard.header.tensors}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
-        """Read the header of `path` and map the file.
+        """Read the header of `path` and map the file; of a shard, those of all shards.
 
-        Raises ModelNotFoundError if there is no such file and ModelFileError for everything that
-        isn't a sound GGUF file of supported tensor types.
+        Raises ModelNotFoundError if there is no such file, or a shard of it is missing, and
+        ModelFileError for everything that isn't a sound GGUF file of supported tensor types.
         """
         path = Path(path)
-        fd, size = open_regular(path, "a .gguf file")
-        try:
-            header = read_header(fd, size, file_label(path))
-            return cls(path, header, MappedFile(fd, size, file_label(path)))
-        finally:
-            os.close(fd)
+        return cls(path, open_shards(path))
 
     def __enter__(self) -> GgufFile:
         return self
@@ -75,8 +69,9 @@ class GgufFile:
         self.close()
 
     def close(self) -> None:
-        """Drop the mapping; it goes when the last view of it goes. May be called twice."""
-        self._mapped.close()
+        """Drop the mappings; each goes when its last view goes. May be called twice."""
+        for shard in self._shards:
+            shard.mapped.close()
 
     def error(self, what: str, hint: str = DAMAGED) -> ModelFileError:
         """An error about this file, to raise: file name, what is wrong and where, what to do."""
@@ -97,19 +92,23 @@ class GgufFile:
         it was opened (see MappedFile.view).
         """
         info = self._tensor(name)
-        return self._mapped.view(info.offset, info.nbytes, f"tensor {show_name(name)}")
+        return self._holder[name].view(info.offset, info.nbytes, f"tensor {show_name(name)}")
 
     def release(self, name: str) -> None:
         """Give the resident pages of a tensor back; a later `data` reads them from disk again."""
         info = self._tensor(name)
-        self._mapped.release(info.offset, info.nbytes)
+        self._holder[name].release(info.offset, info.nbytes)
 
     def digest(self) -> str:
         """SHA-256 (hex) of the header, tensor infos included, and of the file's size as u64.
 
-        The tensor data doesn't enter: two files that differ only there have the same digest.
+        Of shards: of their digests. The tensor data doesn't enter: two files that differ only there
+        have the same digest.
         """
-        return self._digest
+        digests = [shard.header.digest for shard in self._shards]
+        if len(digests) == 1:
+            return digests[0]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def int_value(self, key: str, lo: int, hi: int, default: int | None = None) -> int:
         """An integer from lo to hi. An array of equal integers counts as one.

@@ -28,7 +28,7 @@ class GgufSource:
         """Opens the file. Raises ModelNotFoundError, ModelFileError."""
         self._file = GgufFile.open(path)
         self.path = path
-        self.files = (path,)
+        self.files = self._file.files
         self.tensors = {n: t for n, t in self._file.tensors.items() if n != "rope_freqs.weight"}
         self._permuted = permuted
         self._config: ModelConfig | None = None
