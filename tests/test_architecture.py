@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "request": {"config", "errors", "outputs", "sampling", "drafting"},
     "prompts": {"errors", "models"},
     "answer": {"outputs", "request", "models", "engine"},
+    "asking": {"config", "request", "sampling", "engine", "text"},
     "engine": {
         *("config", "errors", "outputs", "sampling", "request", "drafting", "verification"),
         *("models", "text", "_native"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from draftproof.engine import LogitsTrail
@@ -29,7 +30,7 @@ def deltas_of(
     events = []
     for item in arrived:
         if isinstance(item, Progress):
-            yield Delta("", (), progress=item)
+            yield Delta("", (), progress=item, index=request.choice_index)
         else:
             events.append(item)
     if events:
@@ -39,7 +40,15 @@ def deltas_of(
             completion=completion_of(request, loaded) if events[-1].finish_reason else None,
             logprobs=tuple(event.logprob for event in events if event.logprob is not None),
             events=tuple(events),
+            index=request.choice_index,
         )
+
+
+def joined(last: Sequence[Delta]) -> Completion:
+    """The first choice's completion with all others, from the last delta of each, in any order."""
+    found = {delta.index: delta.completion for delta in last if delta.completion is not None}
+    first, *others = (found[index] for index in sorted(found))
+    return replace(first, siblings=tuple(others)) if others else first
 
 
 def completion_of(request: Request, loaded: LoadedModel) -> Completion:

@@ -12,25 +12,23 @@ import sys
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from draftproof import catalogue
-from draftproof.answer import deltas_of
+from draftproof.answer import deltas_of, joined
+from draftproof.asking import RequestMaker
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
 from draftproof.drafting import DraftMemory, TokenText
 from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
-from draftproof.engine import Arrival, Engine, EngineThread, LogitsTrail, Mailbox
+from draftproof.engine import Arrival, Engine, EngineThread, Mailbox
 from draftproof.errors import DraftproofError, InvalidRequestError
 from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
 from draftproof.prompts import Messages, Prompt, PromptReader, Tools, as_messages
 from draftproof.prompts import Progress as ReadProgress
 from draftproof.request import Request
-from draftproof.sampling import Grammar, SamplingParams
-from draftproof.text import Detokenizer
-from draftproof.text.grammar import GrammarCompiler, GrammarMatcher
+from draftproof.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from draftproof.models import LoadedModel
@@ -124,7 +122,7 @@ class LLM:
             prefix_cache=config.prefix_cache,
             memory=DraftMemory(TokenText(tokenizer.token_bytes, encode_plain)),
         )
-        self._grammars = GrammarCompiler(tokenizer)
+        self._maker = RequestMaker(tokenizer)
         self._front = EngineThread(self._engine, config.max_queue)
         # Also when nobody closes it: before its memory goes, and before the interpreter ends.
         self._end = weakref.finalize(self, self._front.close)
@@ -175,10 +173,7 @@ class LLM:
             tools=tools,
             **template,
         )
-        for delta in deltas:
-            if delta.completion is not None:
-                return delta.completion
-        raise RuntimeError("the stream ended without its completion")
+        return joined([delta for delta in deltas if delta.completion is not None])
 
     def chat(
         self,
@@ -214,10 +209,16 @@ class LLM:
 
         Closing the iterator cancels the request before its next step. Mistakes are raised here,
         not at the first piece; the request is queued with the first piece."""
-        read = self._read(prompt, tools, template)
-        request = self._request(read.token_ids, sampling, speculation, audit, cache_salt, progress)
-        self._prompts.show_pictures(request, read)
-        return self._deltas(request)
+        return self._deltas(
+            self._requests(
+                self._read(prompt, tools, template),
+                sampling,
+                speculation,
+                audit=audit,
+                cache_salt=cache_salt,
+                progress=progress,
+            )
+        )
 
     async def agenerate(
         self,
@@ -241,10 +242,7 @@ class LLM:
             **template,
         )
         async with aclosing(deltas):
-            async for delta in deltas:
-                if delta.completion is not None:
-                    return delta.completion
-        raise RuntimeError("the stream ended without its completion")
+            return joined([delta async for delta in deltas if delta.completion is not None])
 
     async def achat(
         self,
@@ -279,82 +277,66 @@ class LLM:
         (`aclose`) or cancelling the task that waits for it cancels the request before its next
         step. Mistakes are raised with the first piece."""
 
-        def prepare() -> Request:
-            read = self._read(prompt, tools, template)
-            request = self._request(
-                read.token_ids, sampling, speculation, audit, cache_salt, progress
+        def prepare() -> list[Request]:
+            return self._requests(
+                self._read(prompt, tools, template),
+                sampling,
+                speculation,
+                audit=audit,
+                cache_salt=cache_salt,
+                progress=progress,
             )
-            self._prompts.show_pictures(request, read)
-            return request
 
-        request = await asyncio.to_thread(prepare)
+        requests = await asyncio.to_thread(prepare)
         loop = asyncio.get_running_loop()
-        arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        arrivals: asyncio.Queue[tuple[Request, Arrival]] = asyncio.Queue()
         loaded = self._model
         try:
             self._start(
-                request, lambda _, arrived: loop.call_soon_threadsafe(arrivals.put_nowait, arrived)
+                requests, lambda *arrived: loop.call_soon_threadsafe(arrivals.put_nowait, arrived)
             )
-            while True:
-                for delta in deltas_of(request, _received(await arrivals.get()), loaded):
+            running = len(requests)
+            while running:
+                request, arrived = await arrivals.get()
+                for delta in deltas_of(request, _received(arrived), loaded):
+                    running -= delta.completion is not None
                     yield delta
-                    if delta.completion is not None:
-                        return
         finally:
-            request.cancelled = request.finish_reason is None
+            _cancel(requests)
 
-    def _deltas(self, request: Request) -> Iterator[Delta]:
-        arrivals: SimpleQueue[Arrival] = SimpleQueue()
+    def _deltas(self, requests: Sequence[Request]) -> Iterator[Delta]:
+        arrivals: SimpleQueue[tuple[Request, Arrival]] = SimpleQueue()
         loaded = self._model
         try:
-            self._start(request, lambda _, arrived: arrivals.put(arrived))
-            while True:
-                for delta in deltas_of(request, _received(_wait(arrivals)), loaded):
+            self._start(requests, lambda *arrived: arrivals.put(arrived))
+            running = len(requests)
+            while running:
+                request, arrived = _wait(arrivals)
+                for delta in deltas_of(request, _received(arrived), loaded):
+                    running -= delta.completion is not None
                     yield delta
-                    if delta.completion is not None:
-                        return
         finally:
-            request.cancelled = request.finish_reason is None
+            _cancel(requests)
 
-    def _request(
+    def _requests(
         self,
-        ids: list[int],
+        read: ReadPrompt,
         sampling: SamplingParams | None,
         speculation: SpeculativeConfig | None,
-        audit: bool,
-        cache_salt: str,
-        progress: bool,
-    ) -> Request:
-        """A checked request. Raises InvalidRequestError and its kin."""
-        sampling = sampling or SamplingParams()
-        tokenizer = self._model.tokenizer
-        # A control token has no text that a stop string could be found in: stop at its id.
-        stop_ids = {
-            tokenizer.control_tokens[s]: s for s in sampling.stop if s in tokenizer.control_tokens
-        }
-        request = Request(
-            ids,
-            sampling,
-            self._encode_reference(speculation or SpeculativeConfig()),
-            eos_ids=tokenizer.eos_ids,
-            stop_ids=stop_ids,
-            text_sink=Detokenizer(tokenizer, sampling.stop),
-            grammar=self._compiled(sampling.grammar),
-            logits_hash=LogitsTrail() if audit else None,
-            wants_progress=progress,
-            cache_salt=cache_salt,
-        )
-        self._engine.check(request)
-        return request
+        **options: Any,
+    ) -> list[Request]:
+        """Checked requests, one per choice. Raises InvalidRequestError and its kin."""
+        requests = self._maker.make(read.token_ids, sampling, speculation, **options)
+        for request in requests:
+            self._engine.check(request)
+            self._prompts.show_pictures(request, read)
+        return requests
 
-    def _compiled(self, grammar: Grammar | None) -> GrammarMatcher | None:
-        return None if grammar is None else self._grammars.compile(grammar.kind, grammar.text)
-
-    def _start(self, request: Request, mailbox: Mailbox) -> None:
+    def _start(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
         self._model  # noqa: B018 (raises if closed)
-        if request.stats.controlled and not self._knows_cost:
+        if requests[0].stats.controlled and not self._knows_cost:
             self._front.post(self._learn_cost)
-        self._front.submit([request], mailbox)
+        self._front.submit(requests, mailbox)
 
     # --- knowing ---------------------------------------------------------------------------------
 
@@ -411,11 +393,6 @@ class LLM:
         engine.memory.verify_cost.use(measurement)
         self._knows_cost = True
 
-    def _encode_reference(self, config: SpeculativeConfig) -> SpeculativeConfig:
-        if not isinstance(config.reference, str):
-            return config
-        return replace(config, reference=tuple(self.encode(config.reference)))
-
     def _read(self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]) -> ReadPrompt:
         self._model  # noqa: B018 (raises if closed)
         return self._prompts.read(prompt, tools, template)
@@ -433,11 +410,16 @@ def _received(arrived: Arrival) -> Sequence[TokenEvent | Progress]:
     return arrived
 
 
-def _wait(arrivals: SimpleQueue[Arrival]) -> Arrival:
+def _wait(arrivals: SimpleQueue[tuple[Request, Arrival]]) -> tuple[Request, Arrival]:
     """Looks up from time to time: a Ctrl-C that came just before we began to wait wakes nobody."""
     while True:
         with suppress(Empty):
             return arrivals.get(timeout=0.5)
+
+
+def _cancel(requests: Sequence[Request]) -> None:
+    for request in requests:
+        request.cancelled = request.finish_reason is None
 
 
 def _to_stderr(line: str) -> None:

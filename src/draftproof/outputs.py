@@ -131,7 +131,8 @@ class Audit:
 @dataclass(frozen=True)
 class Completion:
     """One finished generation. stop_reason: the stop string that was met, or the entry of
-    stop_token_ids. logprobs: one per token of token_ids, if they were asked for."""
+    stop_token_ids. logprobs: one per token of token_ids, if they were asked for. siblings: see
+    choices."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -144,6 +145,12 @@ class Completion:
     audit: Audit | None = None
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    siblings: tuple[Completion, ...] = field(default=(), repr=False)
+
+    @property
+    def choices(self) -> tuple[Completion, ...]:
+        """All answers to the prompt, this one first, where all were waited for; else this one."""
+        return (self, *self.siblings)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -159,6 +166,8 @@ class Completion:
         }
         if self.logprobs is not None:
             result["logprobs"] = [asdict(entry) for entry in self.logprobs]
+        if self.siblings:
+            result["siblings"] = [sibling.to_dict() for sibling in self.siblings]
         if self.audit is not None:
             result["audit"] = self.audit.to_dict()
         return result
@@ -166,10 +175,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream. The last one carries the whole completion. logprobs: one per token, if
-    they were asked for. events: the same tokens one by one, each with its text and origin.
-    progress: this piece has no text, it says how far the prompt is (only where that was asked
-    for)."""
+    """A piece of a stream. index: of which of the n choices; the last piece of each carries its
+    completion. logprobs: one per token, if they were asked for. events: the same tokens one by one,
+    each with its text and origin. progress: this piece has no text, it says how far the prompt is
+    (only where that was asked for)."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -177,6 +186,7 @@ class Delta:
     completion: Completion | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     events: tuple[TokenEvent, ...] = field(default=(), kw_only=True, repr=False)
+    index: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class Request:
         "cache_salt",
         "cancelled",
         "capacity",
+        "choice_index",
         "completed_text",
         "content_keys",
         "controller",
@@ -124,6 +125,7 @@ class Request:
         sampling: SamplingParams,
         speculation: SpeculativeConfig | None = None,
         *,
+        choice_index: int = 0,
         eos_ids: Collection[int] = (),
         stop_ids: Mapping[int, str] | None = None,
         text_sink: TextSink | None = None,
@@ -133,16 +135,17 @@ class Request:
         cache_salt: str = "",
         content_keys: Mapping[int, Hashable] | None = None,
     ) -> None:
-        """eos_ids: the model's end tokens. stop_ids: further ones, whatever ignore_eos says, each
-        with the stop string that it stands for. grammar: follows this answer alone. logits_hash: if
-        given, it is fed the logits row behind every emitted token, and the KV digest is taken at
-        the end (an audit: slow)."""
+        """choice_index: which of the answers to its prompt. eos_ids: the model's end tokens.
+        stop_ids: further ones, whatever ignore_eos says, each with the stop string that it stands
+        for. grammar: follows this answer alone. logits_hash: if given, it is fed the logits row
+        behind every emitted token, and the KV digest is taken at the end (an audit: slow)."""
         self.id = next(_request_ids)
         self.tokens: list[int] = list(prompt_ids)
         self.text_tokens = self.tokens  # what drafters see; another list once there are pictures
         self.vision: VisionPrompt | None = None
         self.num_prompt = len(self.tokens)
         self.sampling = sampling
+        self.choice_index = choice_index
         self.speculation = speculation or SpeculativeConfig()
         # A greedy run uses no random number: nothing to draw.
         drawn = secrets.randbits(53) if sampling.temperature > 0.0 else 0

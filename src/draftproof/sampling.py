@@ -18,6 +18,7 @@ MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 4096
 MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
 GRAMMAR_KINDS = ("json_object", "json_schema", "regex", "lark")
 # Below this a float32 division of a logit can leave the finite range.
@@ -59,6 +60,8 @@ class SamplingParams:
     in prompt or output; 1 = off. presence_penalty: taken from logits of tokens that occur in the
     output; frequency_penalty: as often as they occur there; 0 = off.
     logit_bias: token id -> number added to its logit; kept as pairs, sorted by id.
+    n: answers to the same prompt, which is computed once; with a seed, each has random numbers of
+    its own.
     logprobs: None = off, else the logprob of every token and that many of the likeliest ones, by
     the model's own logits: nothing above changes them.
     grammar: what the text has to look like; end tokens can come only where it is complete.
@@ -79,6 +82,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] | None = None
+    n: int = 1
     logprobs: int | None = None
     grammar: Grammar | None = None
 
@@ -111,6 +115,7 @@ class SamplingParams:
         check_real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         check_real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
+        check_int("n", self.n, 1, MAX_CHOICES)
         if self.logprobs is not None:
             check_int("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         if self.grammar is not None:

@@ -155,8 +155,7 @@ def test_an_event_loop_that_is_gone_cancels_its_requests(world: World) -> None:
         def post(*_: object) -> None:
             loop.call_soon_threadsafe(lambda: None)
 
-        request = world.llm._request([97, 98], ENDLESS, None, False, "", False)
-        world.llm._start(request, post)
+        world.llm._start(world.llm._maker.make([97, 98], ENDLESS, None), post)
 
     asyncio.run(ask_and_leave())
     world.gate.is_open.set()

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -276,3 +277,57 @@ def test_a_grammar_that_meets_a_limit_on_the_way(llm: LLM, monkeypatch: pytest.M
     with pytest.raises(GrammarError, match="simpler"):
         llm.generate("abc", SamplingParams(min_tokens=300, temperature=1.0, grammar=hard))
     assert llm.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True)).token_ids
+
+
+def test_several_choices(llm: LLM) -> None:
+    """The first of n is what n = 1 gives; the others differ; each is the same with drafts."""
+    one = SamplingParams(max_tokens=30, temperature=1.0, seed=7, ignore_eos=True, logprobs=1)
+    several = replace(one, n=3)
+    plain = llm.generate("abcabcabc", several, SpeculativeConfig("off"), audit=True)
+    first = SpeculativeConfig("oracle", 4, recording=plain.token_ids)  # wrong for the others
+    drafted = llm.generate("abcabcabc", several, first, audit=True)
+    assert len({choice.text for choice in plain.choices}) == len(plain.choices) == 3
+    for a, b in zip(plain.choices, drafted.choices, strict=True):
+        assert_same(
+            outcome_of_completion(a),
+            outcome_of_completion(b),
+            drafted=b.speculation["drafted"],
+        )
+    alone = llm.generate("abcabcabc", one, WINDOW, audit=True)
+    assert outcome_of_completion(alone) == outcome_of_completion(plain)
+    assert alone.choices == (alone,)
+    drawn = llm.generate("abc", replace(several, seed=None))
+    assert len({choice.engine.seed for choice in drawn.choices}) == 1
+    greedy = llm.generate("abc", SamplingParams(max_tokens=9, n=4))
+    assert len({choice.token_ids for choice in greedy.choices}) == 1
+    assert len(json.loads(json.dumps(drawn.to_dict()))["siblings"]) == 2
+
+
+def test_choices_are_streamed_side_by_side(llm: LLM) -> None:
+    settings = SamplingParams(max_tokens=20, temperature=1.0, seed=7, ignore_eos=True, n=3)
+    text = ["", "", ""]
+    ended: dict[int, Any] = {}
+    for delta in llm.stream("abcabcabc", settings):
+        assert delta.index not in ended
+        text[delta.index] += delta.text
+        if delta.completion is not None:
+            ended[delta.index] = delta.completion
+    whole = llm.generate("abcabcabc", settings)
+    assert text == [choice.text for choice in whole.choices]
+    assert [ended[i].token_ids for i in range(3)] == [c.token_ids for c in whole.choices]
+    # Closing the stream ends all of them.
+    stream = llm.stream("abcabcabc", replace(settings, max_tokens=300))
+    next(stream)
+    stream.close()
+    assert llm.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True)).token_ids
+    assert llm.metrics().running == 0
+
+
+def test_the_prompt_of_several_choices_is_computed_once() -> None:
+    prompt = [97 + i % 26 for i in range(101)]
+    with LLM.of(loaded_model(), EngineConfig(ctx=400)) as llm:
+        settings = SamplingParams(max_tokens=5, temperature=1.0, n=4, ignore_eos=True)
+        choices = llm.generate(prompt, settings).choices
+    cached = sorted(choice.usage.cached_tokens for choice in choices)
+    assert cached[0] == 0
+    assert min(cached[1:]) >= 96  # whole pages of four

@@ -138,6 +138,7 @@ class BatchRunner:
         self._top_p[span] = narrow(sampling.top_p)
         self._min_p[span] = narrow(sampling.min_p)
         self._seed[span] = request.seed
+        self._choice_index[span] = request.choice_index
         if request.edits is not None:
             self._edits.append(request.edits.rows_of(segment, span.start))
 

@@ -91,6 +91,7 @@ class GrammarMatcher:
     """
 
     def __init__(self, matcher: LLMatcher, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._matcher = matcher
         self._words = _words(tokenizer.vocab_size)
         self._ends = _ends(tokenizer)
@@ -98,6 +99,10 @@ class GrammarMatcher:
         for token in self._ends:
             ends[token // 32] |= np.uint32(1 << token % 32)
         self._end_bits = ends
+
+    def copy(self) -> GrammarMatcher:
+        """A matcher at the same place that goes its own way."""
+        return GrammarMatcher(self._matcher.deep_copy(), self._tokenizer)
 
     @property
     def error(self) -> str:
