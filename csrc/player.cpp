@@ -313,6 +313,7 @@ std::map<std::string, uint64_t> Player::counters() const {
   for (const ThreadState& state : threads_) {
     for (size_t i = 0; i < kNumOpCounters; ++i)
       if (state.calls[i] != 0) out[kOps[i]] += state.calls[i];
+    if (state.split_attentions != 0) out["attention.heads_apart"] += state.split_attentions;
     for (int type = 0; type < kNumWeightTypes; ++type)
       for (size_t tile = 0; tile < kNumTileSizes; ++tile)
         if (const uint64_t n = state.linear_calls[static_cast<size_t>(type)][tile]; n != 0)

@@ -116,6 +116,9 @@ class Player {
       return seen > 0 || first_position + row >= span * kSpan;
     }
   };
+  struct QueryHeads {  // of one KV head: first .. first + count - 1
+    int kv_head, first, count;
+  };
   struct Forms {  // that weights need of their input
     bool floats = false, block32 = false, block256 = false;
     bool quantized() const { return block32 || block256; }
@@ -152,7 +155,8 @@ class Player {
     SamplerScratch sampler;
     std::array<std::array<uint64_t, kNumTileSizes>, kNumWeightTypes> linear_calls{};
     std::array<uint64_t, kNumOpCounters> calls{};
-    size_t section = 0;  // the next one of this forward
+    uint64_t split_attentions = 0;  // attention whose query heads were shared out (thread 0 counts)
+    size_t section = 0;             // the next one of this forward
   };
 
   // Calls fn(i, scratch) for 0 .. n-1 on all threads.
@@ -188,9 +192,12 @@ class Player {
                     int64_t end, int64_t first, int64_t last, float* out, size_t out_stride,
                     ThreadState& self);
   void quantize(const Op& op, ThreadState& self);
-  void attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head);
-  SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) const;
-  void finish_tile(const Op& op, const AttentionTile& tile, int kv_head, const float* states);
+  void attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile,
+                   const QueryHeads& heads);
+  SpanArgs span_args(const Op& op, ThreadState& self, const AttentionTile& tile,
+                     const QueryHeads& heads) const;
+  void finish_tile(const Op& op, const AttentionTile& tile, const QueryHeads& heads,
+                   const float* states);
 
   // Calls fn(first, last) for tiles of 0 .. total-1 until none is left, then waits for the others.
   // Tiles start large and shrink to `least`: long runs of weights stream best, short ones at the

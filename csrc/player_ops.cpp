@@ -260,15 +260,15 @@ void Player::select(const Op& op, ThreadState& self) {
 }
 
 SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile& tile,
-                           int kv_head) const {
+                           const QueryHeads& heads) const {
   SpanArgs a{};
-  a.kv = program_.kv().view(op.layer, kv_head);
+  a.kv = program_.kv().view(op.layer, heads.kv_head);
   a.block_table = batch_.block_tables + batch_.segments[tile.segment].first_page;
   a.q = row(op.x, static_cast<int64_t>(tile.first_row)) +
-        static_cast<size_t>(kv_head * op.groups) * static_cast<size_t>(op.head_dim);
+        static_cast<size_t>(heads.first) * static_cast<size_t>(op.head_dim);
   a.q_stride = strides_[static_cast<size_t>(op.x)];
   a.rows = tile.rows;
-  a.group = op.groups;
+  a.group = heads.count;
   a.first_position = tile.first_position;
   a.seen = tile.seen;
   a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(op.head_dim)));
@@ -278,31 +278,32 @@ SpanArgs Player::span_args(const Op& op, ThreadState& self, const AttentionTile&
   return a;
 }
 
-void Player::finish_tile(const Op& op, const AttentionTile& tile, int kv_head,
+void Player::finish_tile(const Op& op, const AttentionTile& tile, const QueryHeads& heads,
                          const float* states) {
   const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
-  for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
-    const auto r = static_cast<int64_t>(tile.first_row) + pair / op.groups;
-    float* out = row(op.outs[0], r) + (kv_head * op.groups + pair % op.groups) * op.head_dim;
+  for (int pair = 0; pair < tile.rows * heads.count; ++pair) {
+    const auto r = static_cast<int64_t>(tile.first_row) + pair / heads.count;
+    float* out = row(op.outs[0], r) + (heads.first + pair % heads.count) * op.head_dim;
     if (!kernels_.finish_attention(states + static_cast<size_t>(pair) * stride, op.head_dim, out))
       flag(op.outs[0], r);
   }
 }
 
 // All spans of a tile by one thread, ascending.
-void Player::attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile, int kv_head) {
-  SpanArgs a = span_args(op, self, tile, kv_head);
-  const int pairs = tile.rows * op.groups;
+void Player::attend_tile(const Op& op, ThreadState& self, const AttentionTile& tile,
+                         const QueryHeads& heads) {
+  SpanArgs a = span_args(op, self, tile, heads);
+  const int pairs = tile.rows * heads.count;
   for (a.span = 0; a.span < tile.spans; ++a.span) {
     a.partial = a.span == 0 ? self.state.data() : self.partial.data();
     kernels_.attend_span(a);
     for (int pair = 0; a.span > 0 && pair < pairs; ++pair) {
-      if (!tile.sees(pair / op.groups, a.span)) continue;  // the row ends before
+      if (!tile.sees(pair / heads.count, a.span)) continue;  // the row ends before
       const size_t at = static_cast<size_t>(pair) * a.partial_stride;
       kernels_.combine_span(self.state.data() + at, self.partial.data() + at, a.kv.value_stride);
     }
   }
-  finish_tile(op, tile, kv_head, self.state.data());
+  finish_tile(op, tile, heads, self.state.data());
 }
 
 void Player::attention(const Op& op, ThreadState& self) {
@@ -323,50 +324,60 @@ void Player::attention(const Op& op, ThreadState& self) {
   });
   const auto tiles = static_cast<int64_t>(tiles_.size());
   const size_t stride = static_cast<size_t>(kLanes + program_.kv().view(0, 0).value_stride);
-  const size_t per_span = static_cast<size_t>(tiles_[0].rows * op.groups) *
-                          stride;  // the first tile is the largest or equal
-  size_t largest = per_span;
-  for (const AttentionTile& tile : tiles_)
-    largest = std::max(largest, static_cast<size_t>(tile.rows * op.groups) * stride);
+  int rows = 0;  // of the largest tile
+  for (const AttentionTile& tile : tiles_) rows = std::max(rows, tile.rows);
+  // Work is a tile, a KV head and, while there are few of these, a span of it, and then, where that
+  // still leaves threads idle, some of the KV head's queries. Nothing of it is a sum's business.
+  const bool many_spans = most_spans_ > 1 && tiles * kv_heads < 4 * pool_.size();
+  const int64_t pieces = tiles * kv_heads * (many_spans ? most_spans_ : 1);
+  const int64_t wanted = std::min<int64_t>(op.groups, (pool_.size() + pieces - 1) / pieces);
+  const int most_heads = static_cast<int>((op.groups + wanted - 1) / wanted);
+  const int64_t parts = (op.groups + most_heads - 1) / most_heads, units = kv_heads * parts;
+  if (parts > 1 && &self == &threads_[0]) ++self.split_attentions;
+  const auto heads_of = [&](int64_t unit) {
+    const int kv_head = static_cast<int>(unit / parts),
+              skip = static_cast<int>(unit % parts) * most_heads;
+    return QueryHeads{kv_head, kv_head * op.groups + skip, std::min(most_heads, op.groups - skip)};
+  };
+  const size_t largest = static_cast<size_t>(rows * most_heads) * stride;
   const bool share_spans =
-      most_spans_ > 1 && tiles * kv_heads < 4 * pool_.size() &&
-      static_cast<size_t>(tiles * kv_heads * most_spans_) * largest <= span_parts_floats_;
+      many_spans &&
+      static_cast<size_t>(tiles * units * most_spans_) * largest <= span_parts_floats_;
   if (!share_spans) {
-    in_tiles(self, tiles * kv_heads, 1, [&](int64_t first, int64_t last) {
+    in_tiles(self, tiles * units, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
-        attend_tile(op, self, tiles_[static_cast<size_t>(i / kv_heads)],
-                    static_cast<int>(i % kv_heads));
+        attend_tile(op, self, tiles_[static_cast<size_t>(i / units)], heads_of(i % units));
     });
     return;
   }
-  // Few tiles, many spans: threads take spans, then one of them puts a tile's spans together in
-  // order.
+  // Threads take spans, then one of them puts a tile's spans together in order.
   const auto part = [&](int64_t i, int64_t span) {
     return span_parts_ + static_cast<size_t>(i * most_spans_ + span) * largest;
   };
-  in_tiles(self, tiles * kv_heads * most_spans_, 1, [&](int64_t first, int64_t last) {
+  in_tiles(self, tiles * units * most_spans_, 1, [&](int64_t first, int64_t last) {
     for (int64_t n = first; n < last; ++n) {
       const int64_t i = n / most_spans_, span = n % most_spans_;
-      const AttentionTile& tile = tiles_[static_cast<size_t>(i / kv_heads)];
+      const AttentionTile& tile = tiles_[static_cast<size_t>(i / units)];
       if (span >= tile.spans) continue;
-      SpanArgs a = span_args(op, self, tile, static_cast<int>(i % kv_heads));
+      SpanArgs a = span_args(op, self, tile, heads_of(i % units));
       a.span = span;
       a.partial = part(i, span);
       kernels_.attend_span(a);
     }
   });
-  in_tiles(self, tiles * kv_heads, 1, [&](int64_t first, int64_t last) {
+  in_tiles(self, tiles * units, 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const AttentionTile& tile = tiles_[static_cast<size_t>(i / kv_heads)];
+      const AttentionTile& tile = tiles_[static_cast<size_t>(i / units)];
+      const QueryHeads heads = heads_of(i % units);
       float* state = part(i, 0);
       for (int64_t span = 1; span < tile.spans; ++span) {
-        for (int pair = 0; pair < tile.rows * op.groups; ++pair) {
-          if (!tile.sees(pair / op.groups, span)) continue;
+        for (int pair = 0; pair < tile.rows * heads.count; ++pair) {
+          if (!tile.sees(pair / heads.count, span)) continue;
           const size_t at = static_cast<size_t>(pair) * stride;
           kernels_.combine_span(state + at, part(i, span) + at, static_cast<int>(stride) - kLanes);
         }
       }
-      finish_tile(op, tile, static_cast<int>(i % kv_heads), state);
+      finish_tile(op, tile, heads, state);
     }
   });
 }

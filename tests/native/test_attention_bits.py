@@ -108,6 +108,29 @@ def test_every_batch_gives_the_bits_of_one_row(exhaustive: bool) -> None:
         assert paths["walked", isa] >= 5, paths
 
 
+@pytest.mark.parametrize("heads", [(2, 6), (1, 7), (3, 4)], ids=str)
+def test_few_kv_heads_feed_many_threads(heads: tuple[int, int], isa: str) -> None:
+    """The query heads of a KV head go to several threads where spans and tiles are too few."""
+    kv_heads, group = heads
+    apart: Counter[int] = Counter()
+    for length in (40, 300, 700):
+        case = AttentionCase(72, "f16", kv_heads, group, length)
+        expected = case.alone(9)
+        for threads in range(1, 9):
+            player = case.bench.player(isa, threads)
+            for rows in (1, 2, 8, 9):
+                before = player.counters()
+                out = case.last(player, length - rows, rows)
+                ran = counted(player, before)
+                assert np.array_equal(bits(out), bits(expected[-rows:])), (length, threads, rows)
+                pieces = -(-rows // (TILE_PAIRS // group)) * kv_heads * (2 if length > SPAN else 1)
+                split = ran.get("attention.heads_apart", 0)
+                assert split == (1 if threads > pieces else 0)
+                apart[threads] += split
+    assert apart[1] == 0
+    assert apart[8] >= 8
+
+
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
 def test_prefill_chunks(kv_type: str, isa: str) -> None:
     """Chunks of 1, 7, 64 or all: the same results and the same bits in the cache."""
