@@ -26,6 +26,7 @@ PAGES = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "README.zh-CN.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
 )
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
