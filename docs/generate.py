@@ -62,8 +62,8 @@ def server_page() -> str:
     ]
     parts = [
         f"# Server\n\n{MADE}`draftproof serve MODEL`; its options are in [Command line](cli.md). "
-        "Errors have the shape of the protocol they happen in. `speculation` of a request is `auto`, "
-        "`off`, or an object with `drafter`, `k`, `verify`, `reference`, `remember`.\n",
+        "Errors have the shape of the protocol they happen in. `speculation` of a request is "
+        "`auto`, `off`, or an object with `drafter`, `k`, `verify`, `reference`, `remember`.\n",
         "| path | method |\n|---|---|\n" + "\n".join(rows) + "\n",
     ]
     for protocol in PROTOCOLS:

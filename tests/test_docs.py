@@ -5,6 +5,8 @@ Models are replaced by a tiny one, whatever name a command gives.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import runpy
@@ -34,6 +36,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(draftproof [^`\n]+)`")
 _COMMENT = re.compile(r"\s+# .*$")
+_ALONE = {"--help", "--version", "--install-completion"}  # options that act by themselves
 # Besides the demo, what runs in a moment on a tiny model. The others measure: parsed only.
 _CHEAP = {"run", "models", "doctor"}
 
@@ -88,7 +91,7 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command_parses(line: str) -> None:
-    if words := [word for word in arguments(line) if word not in {"--help", "--version"}]:
+    if words := [word for word in arguments(line) if word not in _ALONE]:
         parse(words)
 
 
@@ -116,6 +119,18 @@ def test_cheap_command_runs(line: str, tiny_everywhere: None) -> None:
     result = CliRunner().invoke(app, words, input="some text\n", catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
     assert result.output
+
+
+def test_a_shell_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftproof.cli import main
+
+    values = {"_DRAFTPROOF_COMPLETE": "complete_bash", "COMP_WORDS": "draftproof pr"}
+    for name, value in {**values, "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+        main([])
+    assert shown.getvalue().split() == ["profile", "prove"]
 
 
 def test_the_environment_forces_kernels(
@@ -168,7 +183,7 @@ def test_every_command_is_in_the_readme() -> None:
 
     shown = {arguments(line)[0] for line in command_lines("README.md") if arguments(line)}
     command: Any = get_command(app)
-    assert shown == {*command.commands}
+    assert {word for word in shown if not word.startswith("-")} == {*command.commands}
 
 
 def test_every_example_is_in_the_readme() -> None:

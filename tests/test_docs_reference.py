@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -33,8 +34,6 @@ def test_made_pages_are_current(generate: ModuleType) -> None:
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
     )
-    import json
-
     made = json.loads(run.stdout)
     old = {name: (ROOT / "docs" / name).read_text("utf-8") for name in made}
     stale = [name for name in made if made[name] != old[name]]
@@ -54,6 +53,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
         capture_output=True,
         text=True,
+        check=False,
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"},
     )

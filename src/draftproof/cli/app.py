@@ -26,7 +26,7 @@ from draftproof.cli.terminal import guarded
 
 app = typer.Typer(
     name="draftproof",
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
