@@ -62,11 +62,13 @@ class LLM:
         mmproj: str | os.PathLike[str] | None = None,
         image_min_tokens: int = 64,
         image_max_tokens: int = 512,
+        chat_template: str | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """model: a .gguf file, a folder with safetensors or a name of the catalogue; None = its
         default.
 
+        chat_template: source of a Jinja template instead of the model's own.
         mmproj: the file of a vision model's tower. The other arguments are those of EngineConfig.
         progress: see catalogue.Progress; told of pictures, too, while they are read.
         Raises the errors of `draftproof.errors`, each with what to do.
@@ -89,7 +91,10 @@ class LLM:
         )
         path: Path = catalogue.resolve(model, progress)
         tower = None if mmproj is None else Path(mmproj).expanduser()
-        self._set_up(load_model(path, config, progress, tower), config, progress)
+        loaded = load_model(path, config, progress, tower)
+        if chat_template is not None:
+            loaded = loaded.with_chat_template(chat_template)
+        self._set_up(loaded, config, progress)
 
     @classmethod
     def of(cls, loaded: LoadedModel, config: EngineConfig) -> LLM:

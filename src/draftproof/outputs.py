@@ -219,7 +219,7 @@ class EngineMetrics:
     something, prefix_hit_tokens long; prefix_evictions: pages given up for others.
     prompt_tokens: prompt rows that were computed. generated_tokens: tokens that were emitted.
     rows: of all steps. step_seconds: time inside steps; forward_seconds: the native part of it.
-    speculation: sums over the requests that ended.
+    speculation, accepted_per_position: sums over the requests that ended.
     """
 
     running: int
@@ -241,3 +241,4 @@ class EngineMetrics:
     step_seconds: float
     forward_seconds: float
     speculation: dict[str, int]
+    accepted_per_position: list[int]

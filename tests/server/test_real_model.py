@@ -128,3 +128,23 @@ def test_an_answer_that_goes_on(tiny_server: Running) -> None:
     wrong = tiny_server.chat(messages=[user], continue_final_message=True)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == "continue_final_message"
+
+
+def test_a_prefix_is_shared_within_a_tenant_only(tiny_server: Running) -> None:
+    """Nobody can tell by a hit (or its time) what another tenant asked, nor draft from it."""
+    prompt = "A long story that begins like this: " + "once upon a time " * 12
+    request = ask(prompt, speculation={"drafter": "suffix", "k": 4})
+
+    def asked_by(salt: str | None) -> tuple[int, int, list[Any]]:
+        answer = tiny_server.chat(**request, cache_salt=salt).raise_for_status().json()
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        stats = answer["metrics"]["speculative_decoding"]
+        return cached, stats["by_source"].get("store", {"drafted": 0})["drafted"], answer["choices"]
+
+    first, second, other, again = map(asked_by, ("one", "one", "two", "one"))
+    assert (first[0], first[1]) == (0, 0)
+    assert second[0] >= 64
+    assert second[1] > 0
+    assert (other[0], other[1]) == (0, 0)
+    assert again[0] >= 64
+    assert first[2] == second[2] == other[2] == again[2]

@@ -1,132 +1,145 @@
-"""`draftproof serve`: options into a server."""
+"""The command `serve`: its options, each with a twin in the environment."""
 
+# typer reads the annotations below at run time: every name in them must stay a global of this file.
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from draftproof import catalogue
-from draftproof.cli.terminal import model_progress, note
-from draftproof.config import EngineConfig, default_threads, parse_bytes
-from draftproof.errors import InvalidRequestError
+import typer
 
-if TYPE_CHECKING:
-    from draftproof.llm import LLM
-    from draftproof.server.config import ServerConfig
+from draftproof.cli.options import KvMemory, KvStore, KvType, Quantization
+from draftproof.cli.terminal import guarded
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """The command line of `serve`; see its --help."""
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            envvar="DRAFTPROOF_MODEL",
+            help="A .gguf file or a name from `draftproof models`. Default: smollm2-135m.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(envvar="DRAFTPROOF_HOST", help="Address to listen at; 0.0.0.0: all.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="DRAFTPROOF_PORT", help="0: any free one.")] = 8000,
+    alias: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DRAFTPROOF_ALIAS",
+            help="What clients call the model, names with commas between; *: any name.",
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DRAFTPROOF_API_KEY",
+            help="Keys with commas between; each sees its own cache only. Default: none needed.",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DRAFTPROOF_ALLOWED_HOST",
+            help="Host names we are reached by, with commas between; *: any.",
+        ),
+    ] = None,
+    cors_origins: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DRAFTPROOF_CORS_ORIGINS",
+            help="Origins of web pages that may ask, with commas between. Default: none.",
+        ),
+    ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DRAFTPROOF_CHAT_TEMPLATE", help="A Jinja file instead of the model's."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", "-t", envvar="DRAFTPROOF_THREADS", help="As for `run`."),
+    ] = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx", "-c", envvar="DRAFTPROOF_CTX", help="Context of a request, tokens."),
+    ] = None,
+    kv_type: KvStore = KvType.F16,
+    quantize: Annotated[
+        Quantization | None, typer.Option(envvar="DRAFTPROOF_QUANTIZE", help="As for `run`.")
+    ] = None,
+    kv_memory: KvMemory = None,
+    prefill_chunk: Annotated[
+        int, typer.Option(envvar="DRAFTPROOF_PREFILL_CHUNK", help="Prompt tokens per step.")
+    ] = 256,
+    max_running: Annotated[
+        int,
+        typer.Option(envvar="DRAFTPROOF_MAX_RUNNING", help="Requests that are played together."),
+    ] = 64,
+    max_queue: Annotated[
+        int, typer.Option(envvar="DRAFTPROOF_MAX_QUEUE", help="Requests that may wait.")
+    ] = 256,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            envvar="DRAFTPROOF_PREFIX_CACHE", help="Whether requests that begin alike share work."
+        ),
+    ] = True,
+    max_body_mb: Annotated[
+        int, typer.Option(envvar="DRAFTPROOF_MAX_BODY_MB", help="Largest request body, MiB.")
+    ] = 32,
+    request_timeout: Annotated[
+        float, typer.Option(envvar="DRAFTPROOF_REQUEST_TIMEOUT", help="Seconds for an answer.")
+    ] = 3600.0,
+    shutdown_grace: Annotated[
+        float,
+        typer.Option(
+            envvar="DRAFTPROOF_SHUTDOWN_GRACE", help="Seconds that open answers have at the end."
+        ),
+    ] = 10.0,
+    sse_ping_interval: Annotated[
+        float,
+        typer.Option(envvar="DRAFTPROOF_SSE_PING_INTERVAL", help="Seconds; 0: no pings."),
+    ] = 15.0,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", envvar="DRAFTPROOF_LOG_JSON", help="Log lines as JSON.")
+    ] = False,
+    lora: Annotated[str | None, typer.Option(envvar="DRAFTPROOF_LORA", hidden=True)] = None,
+) -> None:
+    """Serve a model over HTTP, in the protocols of OpenAI, Anthropic and Ollama.
 
-    model: str | None
-    host: str
-    port: int
-    alias: str | None
-    api_key: str | None
-    allowed_host: str | None
-    cors_origins: str | None
-    chat_template: Path | None
-    threads: int | None
-    ctx: int | None
-    kv_type: str
-    quantize: str | None
-    kv_memory: str | None
-    prefill_chunk: int
-    max_queue: int
-    max_body_mb: int
-    request_timeout: float
-    shutdown_grace: float
-    sse_ping_interval: float
-    log_json: bool
-    lora: str | None
+    Ends with 0 after Ctrl-C or SIGTERM, once open answers are done or their time is up.
+    """
+    with guarded():
+        from draftproof.cli.server import ServeOptions, run_server
 
-
-def run_server(options: ServeOptions) -> None:
-    """Serves until a signal comes. Raises the errors of draftproof.errors."""
-    if os.name == "nt":
-        raise InvalidRequestError("Windows isn't supported yet: use WSL")
-    if options.lora:
-        raise InvalidRequestError("--lora: LoRA adapters aren't supported yet")
-    EngineConfig(  # mistakes now, not in the middle of loading
-        threads=default_threads() if options.threads is None else options.threads,
-        ctx=options.ctx,
-        kv_type=options.kv_type,
-        quantize=options.quantize,
-        kv_memory=_kv_memory(options),
-        prefill_chunk=options.prefill_chunk,
-        max_queue=options.max_queue,
-    )
-    config = server_config(options)
-    try:
-        from draftproof.server.run import serve
-    except ImportError as error:
-        raise InvalidRequestError(
-            f"the server needs the package {error.name}: pip install {error.name}"
-        ) from None
-    serve(config, lambda: _load(options), lambda url: note(f"draftproof: listening at {url}"))
-
-
-def server_config(options: ServeOptions) -> ServerConfig:
-    from draftproof.server.config import ServerConfig
-
-    template = None
-    if options.chat_template is not None:
-        try:
-            template = options.chat_template.read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise InvalidRequestError(
-                f"--chat-template {options.chat_template} can't be read: {error}"
-            ) from None
-    return ServerConfig(
-        names=_words(options.alias) or default_names(options.model),
-        host=options.host,
-        port=options.port,
-        api_keys=_words(options.api_key),
-        allowed_hosts=_words(options.allowed_host),
-        cors_origins=_words(options.cors_origins),
-        max_body=options.max_body_mb << 20,
-        request_timeout=options.request_timeout,
-        shutdown_grace=options.shutdown_grace,
-        ping_interval=options.sse_ping_interval,
-        chat_template=template,
-        log_json=options.log_json,
-    )
-
-
-def default_names(model: str | None) -> tuple[str, ...]:
-    """A catalogue name as it is; a file without folder and suffix, or with them."""
-    if model is None:
-        return (catalogue.DEFAULT_MODEL,)
-    if model in catalogue.CATALOGUE:
-        return (model,)
-    path = Path(model)
-    names = (path.name.removesuffix(".gguf"), path.name, model)
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word for word in (part.strip() for part in (text or "").split(",")) if word)
-
-
-def _kv_memory(options: ServeOptions) -> int | None:
-    return None if options.kv_memory is None else parse_bytes("--kv-memory", options.kv_memory)
-
-
-def _load(options: ServeOptions) -> LLM:
-    from draftproof.llm import LLM
-
-    with model_progress() as progress:
-        return LLM(
-            options.model,
-            threads=options.threads,
-            ctx=options.ctx,
-            kv_type=options.kv_type,
-            quantize=options.quantize,
-            kv_memory=_kv_memory(options),
-            prefill_chunk=options.prefill_chunk,
-            max_queue=options.max_queue,
-            progress=progress,
+        run_server(
+            ServeOptions(
+                model=model,
+                host=host,
+                port=port,
+                alias=alias,
+                api_key=api_key,
+                allowed_host=allowed_host,
+                cors_origins=cors_origins,
+                chat_template=chat_template,
+                threads=threads,
+                ctx=ctx,
+                kv_type=kv_type.value,
+                quantize=None if quantize is None else quantize.value,
+                kv_memory=kv_memory,
+                prefill_chunk=prefill_chunk,
+                max_running=max_running,
+                max_queue=max_queue,
+                prefix_cache=prefix_cache,
+                max_body_mb=max_body_mb,
+                request_timeout=request_timeout,
+                shutdown_grace=shutdown_grace,
+                sse_ping_interval=sse_ping_interval,
+                log_json=log_json,
+                lora=lora,
+            )
         )

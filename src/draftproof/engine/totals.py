@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Totals:
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
     speculation: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
+    accepted_per_position: list[int] = field(default_factory=list)
 
     def count_step(self, segments: Sequence[Segment], seconds: float) -> None:
         """One native call of `seconds`."""
@@ -44,3 +46,8 @@ class Totals:
             self.requests_finished += 1
         for name in SUMMED:
             self.speculation[name] += getattr(request.stats, name)
+        accepted = request.stats.accepted_per_position
+        # A new list: somebody may be reading the old one.
+        self.accepted_per_position = [
+            a + b for a, b in zip_longest(self.accepted_per_position, accepted, fillvalue=0)
+        ]

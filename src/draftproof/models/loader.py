@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -52,6 +52,14 @@ class LoadedModel:
     load_ms: float
     info: ModelInfo
     vision: VisionTower | None = None
+
+    def with_chat_template(self, source: str) -> LoadedModel:
+        """The same model with another template. Raises ModelFileError if it isn't one."""
+        own = self.chat_template
+        template = ChatTemplate.from_source(
+            source, bos_token=own.bos_token, eos_token=own.eos_token
+        )
+        return replace(self, chat_template=template, info=replace(self.info, chat_template=source))
 
 
 def load(

@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from draftproof.sampling import Grammar
 from draftproof.text.answer_parts import Tools
 from draftproof.text.tool_calls import CallFormat
-
-
-@dataclass(frozen=True)
-class Grammar:
-    """kind: json_object, json_schema or lark."""
-
-    kind: str
-    source: str | Mapping[str, Any]
-
 
 _THOUGHTS = 'thoughts[suffix="</think>"]: /(?s:.*)/\nSPACE: /[ \\n]+/\n'
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -38,7 +29,7 @@ def required_call(format: CallFormat, tools: Tools, thoughts: str) -> Grammar:
 def json_answer(schema: Mapping[str, Any] | None, thoughts: str) -> Grammar:
     """JSON by `schema`; None: any object."""
     if thoughts == "none":
-        return Grammar("json_object", "") if schema is None else Grammar("json_schema", schema)
+        return Grammar("json_object") if schema is None else Grammar("json_schema", schema)
     body = f"body: %json {json.dumps(_ANY_OBJECT if schema is None else schema)}\n"
     return Grammar("lark", _start(thoughts) + body)
 

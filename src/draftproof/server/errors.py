@@ -13,6 +13,7 @@ from typing import Any
 from draftproof.errors import (
     ContextLengthError,
     DraftproofError,
+    GrammarError,
     InvalidRequestError,
     OutOfMemoryError,
     QueueFullError,
@@ -154,6 +155,8 @@ def of_exception(
     if isinstance(error, QueueFullError):
         seconds = max(1, math.ceil(error.retry_after))
         return ApiError(429, str(error), code="queue_full", headers={"retry-after": str(seconds)})
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error)[:1000], param=(renamed or {}).get("grammar", "grammar"))
     if isinstance(error, InvalidRequestError):
         return _of_invalid_request(str(error), fields, renamed or {})
     if isinstance(error, OutOfMemoryError):

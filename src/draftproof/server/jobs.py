@@ -23,7 +23,7 @@ Messages = Sequence[Mapping[str, Any]]
 class Job:
     """One prompt to answer, sampling.n times. first_choice: index of its first choice in the
     answer. splitter: makes one for each choice. template: variables of the chat template, for
-    messages. cache_salt: who may share the cached prefix."""
+    messages. cache_salt: who may share the cached prefix. prompt_tokens: of the whole prompt."""
 
     prompt: Sequence[int] | Messages
     sampling: SamplingParams
@@ -32,6 +32,7 @@ class Job:
     template: Mapping[str, Any] = field(default_factory=dict)
     progress: bool = False
     first_choice: int = 0
+    prompt_tokens: int = 0
     splitter: Callable[[], AnswerSplitter] = AnswerSplitter
     parallel_calls: bool = True
 
@@ -41,13 +42,12 @@ class Job:
 
     def start(self, llm: LLM) -> AsyncGenerator[Delta, None]:
         """The deltas of all choices; closing it cancels them."""
-        salt: dict[str, Any] = {"cache_salt": self.cache_salt} if self.cache_salt else {}
         return llm.astream(
             self.prompt,
             self.sampling,
             self.speculation,
             progress=self.progress,
-            **salt,
+            cache_salt=self.cache_salt,
             **self.template,
         )
 

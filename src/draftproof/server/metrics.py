@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from draftproof.server.speculation import COUNTERS
+from draftproof.server.speculation import COUNTERS, PER_POSITION
 
 if TYPE_CHECKING:
     from draftproof.outputs import EngineMetrics
@@ -138,8 +138,19 @@ def _counters(now: EngineMetrics, model: str) -> Iterator[Metric]:
         ("llamacpp:n_decode", now.steps),
         ("draftproof:requests_cancelled", now.requests_cancelled),
         ("draftproof:step_seconds", now.step_seconds),
+        ("vllm:prefix_cache_queries", now.prefix_queries),
+        ("vllm:prefix_cache_hits", now.prefix_hits),
+        ("draftproof:prefix_cache_hit_tokens", now.prefix_hit_tokens),
+        ("vllm:num_preemptions", now.preemptions),
         *((name, speculation[key]) for name, key in COUNTERS.items()),
     ):
         counter = CounterMetricFamily(name, name.partition(":")[2], labels=["model_name"])
         counter.add_metric([model], value)
+        yield counter
+    for name in PER_POSITION:
+        counter = CounterMetricFamily(
+            name, name.partition(":")[2], labels=["model_name", "position"]
+        )
+        for position, value in enumerate(now.accepted_per_position):
+            counter.add_metric([model, str(position)], value)
         yield counter

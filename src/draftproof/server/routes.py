@@ -16,7 +16,14 @@ from draftproof.server.body import read_json
 from draftproof.server.jobs import Job
 from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
 from draftproof.server.page import page_routes
-from draftproof.server.protocol import native, openai_chat, openai_completions
+from draftproof.server.protocol import (
+    anthropic,
+    native,
+    ollama,
+    openai_chat,
+    openai_completions,
+    responses,
+)
 from draftproof.server.protocol.common import encode, of_client, ping_interval
 from draftproof.server.served import Served
 from draftproof.server.service import Service
@@ -55,6 +62,36 @@ PROTOCOLS = (
         openai_completions.completion_jobs,
         openai_completions.CompletionAnswer,
     ),
+    Protocol(
+        "/v1/responses",
+        responses.ResponsesRequest,
+        responses.response_jobs,
+        responses.ResponseAnswer,
+        responses.renamed,
+    ),
+    Protocol(
+        "/v1/messages",
+        anthropic.MessagesRequest,
+        anthropic.message_jobs,
+        anthropic.MessageAnswer,
+        anthropic.renamed,
+    ),
+    Protocol(
+        "/api/chat",
+        ollama.OllamaChat,
+        ollama.chat_jobs,
+        ollama.OllamaAnswer,
+        ollama.renamed,
+        streams=True,
+    ),
+    Protocol(
+        "/api/generate",
+        ollama.OllamaGenerate,
+        ollama.generate_jobs,
+        ollama.OllamaAnswer,
+        ollama.renamed,
+        streams=True,
+    ),
 )
 
 
@@ -86,6 +123,13 @@ class Routes:
             post("/tokenize", self._looks(native.TokenizeRequest, native.tokenize)),
             post("/detokenize", self._looks(native.DetokenizeRequest, native.detokenize)),
             post("/apply-template", self._looks(native.TemplateRequest, native.apply_template)),
+            post(
+                "/v1/messages/count_tokens",
+                self._looks(anthropic.MessagesRequest, anthropic.count_tokens),
+            ),
+            post("/api/show", self._looks(ollama.ShowRequest, ollama.show)),
+            get("/api/tags", self.tags),
+            get("/api/version", self.version),
             *(post(protocol.path, self._answers(protocol)) for protocol in PROTOCOLS),
             *page_routes(),
         ]
@@ -102,6 +146,12 @@ class Routes:
 
     async def profile(self, request: Request) -> Response:
         return json_response(await self._service.served.profile())
+
+    async def tags(self, request: Request) -> Response:
+        return json_response(ollama.tags(self._service.served))
+
+    async def version(self, request: Request) -> Response:
+        return json_response({"version": native.version()})
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._service.served.entry()]})

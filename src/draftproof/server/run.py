@@ -36,6 +36,7 @@ def open_socket(config: ServerConfig) -> socket.socket:
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
+        opened.listen(2048)  # from now on nobody is refused; they wait until we are ready
     except OSError as error:
         opened.close()
         raise InvalidRequestError(

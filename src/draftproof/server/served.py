@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -71,6 +72,14 @@ class Served:
     @property
     def file_name(self) -> str:
         return PurePath(self.info.path).name
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of the model's file; 0 if it has gone."""
+        try:
+            return os.stat(self.info.path).st_size
+        except OSError:
+            return 0
 
     async def encode(self, text: str, parse_special: bool) -> list[int]:
         if len(text) < _ENCODED_AT_ONCE:

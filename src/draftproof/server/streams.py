@@ -196,7 +196,7 @@ class Reply:
         results = [answer.result for answer in answers]
         first = {job.first_choice for job in self._jobs}
         record.prompt_tokens = sum(results[i].usage.prompt_tokens for i in first)
-        record.cached_tokens = sum(getattr(results[i].usage, "cached_tokens", 0) for i in first)
+        record.cached_tokens = sum(results[i].usage.cached_tokens for i in first)
         record.completion_tokens = sum(result.usage.completion_tokens for result in results)
         record.finish_reason = answers[0].finish_reason or ""
         record.spec_line = " ".join(result.spec_line for result in results)

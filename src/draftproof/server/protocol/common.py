@@ -99,8 +99,6 @@ def sampling(fields: Fields, served: Served, **more: Any) -> SamplingParams:
         chosen.pop("n", None)
     elif "n" not in {field.name for field in dataclasses.fields(SamplingParams)}:
         raise bad_field("n", "above 1 isn't supported yet")
-    if chosen.pop("grammar", None) is not None:
-        raise ApiError(400, "answers held to a grammar aren't supported yet")
     return SamplingParams(**chosen)
 
 
@@ -162,7 +160,7 @@ def ping_interval(fields: msgspec.Struct) -> float | None:
 
 def timings(result: Completion) -> dict[str, Any]:
     """llama-server's names. prompt_n counts what was computed: without the cached tokens."""
-    cached = getattr(result.usage, "cached_tokens", 0)
+    cached = result.usage.cached_tokens
     times, stats = result.timings, result.speculation
     predicted = result.usage.completion_tokens
     return {

@@ -91,12 +91,12 @@ def props(served: Served) -> dict[str, Any]:
             "tools": served.call_format,
             "thinking": served.thinks,
         },
-        "build_info": f"draftproof {_version()}",
+        "build_info": f"draftproof {version()}",
         "system_fingerprint": info.fingerprint,
     }
 
 
-def _version() -> str:
+def version() -> str:
     try:
         return metadata.version("draftproof")
     except metadata.PackageNotFoundError:  # a source tree on the path, not installed

@@ -95,7 +95,7 @@ class OpenAIAnswer:
         prompts = [answers[i].result.usage for i in self._prompts]
         prompt = sum(usage.prompt_tokens for usage in prompts)
         completion = sum(answer.result.usage.completion_tokens for answer in answers)
-        cached = sum(getattr(usage, "cached_tokens", 0) for usage in prompts)
+        cached = sum(usage.cached_tokens for usage in prompts)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

@@ -8,12 +8,10 @@ from typing import Any
 from draftproof.outputs import TokenLogprob
 from draftproof.server.errors import bad_field
 from draftproof.server.jobs import Answer, Job, Step, ToolCall
+from draftproof.server.protocol.chat import chat_job
 from draftproof.server.protocol.common import (
     Fields,
     checked_top_logprobs,
-    salt,
-    sampling,
-    speculation,
     stop_reason,
     template_variables,
 )
@@ -43,6 +41,7 @@ class ChatRequest(Fields, kw_only=True):
 def renamed(request: ChatRequest) -> dict[str, str]:
     """Our names of parameters -> those that this client used."""
     names = {"logprobs": "top_logprobs"}
+    names["grammar"] = "tools" if request.response_format is None else "response_format"
     if request.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names
@@ -59,18 +58,15 @@ async def chat_jobs(request: ChatRequest, served: Served, tenant: str) -> list[J
         raise bad_field("top_logprobs", "needs logprobs: true")
     wanted = wishes(request.tools, request.tool_choice, request.response_format, served)
     messages = [with_thoughts(message) for message in request.messages]
-    prompt = await served.encode_chat(messages, wanted.declared, **template(request))
-    if (grammar := wanted.grammar(served, prompt)) is not None:
-        more["grammar"] = grammar
-    params = sampling(request, served, **more)
-    job = Job(
-        prompt,
-        params,
-        speculation(request, tenant),
-        salt(request.cache_salt, tenant),
-        progress=bool(request.return_progress and request.stream),
-        splitter=wanted.splitter(served, prompt),
+    job = await chat_job(
+        request,
+        served,
+        tenant,
+        messages,
+        wanted,
+        template(request),
         parallel_calls=request.parallel_tool_calls is not False,
+        **more,
     )
     return [job]
 

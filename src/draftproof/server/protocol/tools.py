@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftproof.server.constraints import Grammar, json_answer, required_call
+from draftproof.sampling import Grammar
+from draftproof.server.constraints import json_answer, required_call
 from draftproof.server.errors import ApiError, bad_field
 from draftproof.server.served import Served
 from draftproof.text.answer_parts import AnswerSplitter, Tools
