@@ -130,6 +130,33 @@ def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
     assert speculation.k_max == 9
 
 
+def test_penalties_and_grammars_arrive(invoke: Invoke, fake: FakeLLM, tmp_path: Path) -> None:
+    result = invoke(
+        *("run", "hi", "--repetition-penalty", "1.1", "--presence-penalty", "0.5"),
+        *("--frequency-penalty", "-0.5", "--min-tokens", "2", "--logprobs", "3"),
+    )
+    assert result.exit_code == 0, result.stderr
+    sampling = fake.calls[0][1]
+    assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.1, 0.5)
+    assert (sampling.frequency_penalty, sampling.min_tokens, sampling.logprobs) == (-0.5, 2, 3)
+    assert sampling.grammar is None
+    file = tmp_path / "file"
+    for options, text, grammar in (
+        (["--json-schema", str(file)], '{"type": "object"}', "json_schema"),
+        (["--grammar", str(file)], 'start: "a"', "lark"),
+        (["--regex", "a+"], "", "regex"),
+    ):
+        file.write_text(text)
+        assert invoke("run", "hi", *options).exit_code == 0
+        chosen = fake.calls[-1][1].grammar
+        assert chosen is not None
+        assert (chosen.kind, chosen.text) == (grammar, text or "a+")
+    file.write_bytes(b"\xff")
+    failed(invoke("run", "hi", "--grammar", str(file)), "--grammar", "UTF-8")
+    file.write_text("{")
+    failed(invoke("run", "hi", "--json-schema", str(file)), "json_schema")
+
+
 def test_raw_is_text(invoke: Invoke, fake: FakeLLM) -> None:
     assert invoke("run", "--raw", "def f(", input="x):\n").exit_code == 0
     assert fake.calls[0][0] == "def f(\n\nx):"
@@ -146,6 +173,14 @@ def test_raw_is_text(invoke: Invoke, fake: FakeLLM) -> None:
         (["--top-k", "-3"], ["top_k", "-3"]),
         (["--min-p", "2"], ["min_p", "2"]),
         (["--seed", "-1"], ["seed", "-1"]),
+        (["--repetition-penalty", "0"], ["repetition_penalty", "0"]),
+        (["--presence-penalty", "inf"], ["presence_penalty", "finite"]),
+        (["--frequency-penalty", "3"], ["frequency_penalty", "3"]),
+        (["--min-tokens", "600"], ["min_tokens", "600", "max_tokens"]),
+        (["--logprobs", "21"], ["logprobs", "21"]),
+        (["--regex", ""], ["regex"]),
+        (["--regex", "a", "--grammar", "x"], ["--regex", "--grammar"]),
+        (["--json-schema", "/no/such"], ["--json-schema", "/no/such", "No such file"]),
         (["--threads", "0"], ["threads", "0"]),
         (["--ctx", "0"], ["ctx", "0"]),
         (["--spec-k", "-1"], ["--spec-k", "63", "-1"]),

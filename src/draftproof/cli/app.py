@@ -11,16 +11,11 @@ import typer
 from draftproof.cli.bench import bench_app
 from draftproof.cli.convert import convert
 from draftproof.cli.options import (
-    Drafter,
     Json,
-    KvMemory,
-    KvStore,
-    KvType,
-    Quantization,
     SpecK,
     Threads,
-    Verify,
 )
+from draftproof.cli.run_command import run
 from draftproof.cli.serve import serve
 from draftproof.cli.synth import synth
 from draftproof.cli.terminal import guarded
@@ -65,95 +60,7 @@ def _root(
     """Qwen models on a CPU, made faster by speculation that cannot change a byte of the output."""
 
 
-@app.command()
-def run(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A .gguf file or a name from `draftproof models`. Default: smollm2-135m.",
-        ),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Text from a pipe comes after it, or instead."),
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")
-    ] = False,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", help="Length of the answer at most, in tokens.")
-    ] = 512,
-    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Smallest set with this probability; 1: off.")] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(help="Least probability relative to the likeliest token; 0: off.")
-    ] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Default: drawn once, and reported.")] = None,
-    threads: Threads = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
-    ] = None,
-    kv_type: KvStore = KvType.F16,
-    quantize: Annotated[
-        Quantization | None, typer.Option(help="Pack float weights on load. Default: as they are.")
-    ] = None,
-    kv_memory: KvMemory = None,
-    spec: Annotated[
-        Drafter, typer.Option(help="Who drafts; auto: whoever promises most.")
-    ] = Drafter.AUTO,
-    spec_k: SpecK = "auto",
-    spec_k_max: Annotated[
-        int, typer.Option(metavar="N", help="With `--spec-k auto`: draft tokens at most.")
-    ] = 63,
-    spec_verify: Annotated[
-        Verify, typer.Option(help="exact: one batched pass; replay: one row at a time, for audits.")
-    ] = Verify.EXACT,
-    spec_recording: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For `--spec oracle`: the --json output of a run."),
-    ] = None,
-    spec_acceptance: Annotated[
-        float, typer.Option(help="For `--spec oracle`: how often a draft token is right, 0 to 1.")
-    ] = 1.0,
-    as_json: Json = False,
-) -> None:
-    """Answer a prompt: text to stdout as it comes, statistics to stderr.
-
-    Ends with 0, or 1 if a replay disagreed, 2 for a mistake in the call, 130 after Ctrl-C.
-    """
-    with guarded():
-        from draftproof.cli.run import RunOptions, run_prompt
-
-        options = RunOptions(
-            model=model,
-            prompt=prompt,
-            system=system,
-            raw=raw,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-            threads=threads,
-            ctx=ctx,
-            kv_type=kv_type.value,
-            quantize=None if quantize is None else quantize.value,
-            kv_memory=kv_memory,
-            drafter=spec.value,
-            k=spec_k,
-            k_max=spec_k_max,
-            verify=spec_verify.value,
-            recording=spec_recording,
-            acceptance=spec_acceptance,
-            as_json=as_json,
-        )
-        code = run_prompt(options)
-    raise typer.Exit(code)
+app.command()(run)
 
 
 @app.command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,4 +56,33 @@ KvMemory = Annotated[
         envvar="DRAFTPROOF_KV_MEMORY",
         help="Memory for keys and values, such as 2G; what no answer needs keeps prefixes.",
     ),
+]
+Temperature = Annotated[float, typer.Option(help="0: always the likeliest token.")]
+TopK = Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: off.")]
+TopP = Annotated[float, typer.Option(help="Smallest set with this probability; 1: off.")]
+MinP = Annotated[
+    float, typer.Option(help="Least probability relative to the likeliest token; 0: off.")
+]
+Seed = Annotated[int | None, typer.Option(help="Default: drawn once, and reported.")]
+MinTokens = Annotated[int, typer.Option(metavar="N", help="The answer can't end before N tokens.")]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Divides the logits of tokens that occurred, prompt included; 1: off.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option(help="Taken from the logits of tokens that the answer has; 0: off.")
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option(help="The same, as often as the answer has them; 0: off.")
+]
+Logprobs = Annotated[
+    int | None, typer.Option(metavar="N", help="With --json: logprobs, and of the N likeliest.")
+]
+JsonSchema = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The answer is JSON by this schema.")
+]
+LarkFile = Annotated[
+    Path | None, typer.Option("--grammar", metavar="FILE", help="The answer follows this grammar.")
+]
+Regex = Annotated[
+    str | None, typer.Option(metavar="PATTERN", help="The whole answer matches this pattern.")
 ]

@@ -35,7 +35,7 @@ from draftproof.errors import InvalidRequestError, ModelNotFoundError
 if TYPE_CHECKING:
     from draftproof.llm import LLM
     from draftproof.outputs import Completion
-    from draftproof.sampling import SamplingParams
+    from draftproof.sampling import Grammar, SamplingParams
 
 Prompt = str | list[dict[str, str]]
 """Raw text, or the messages of a chat."""
@@ -55,6 +55,14 @@ class RunOptions:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    json_schema: Path | None = None
+    grammar: Path | None = None
+    regex: str | None = None
+    logprobs: int | None = None
     threads: int | None = None
     ctx: int | None = None
     kv_type: str = "f16"
@@ -181,6 +189,53 @@ def speculation_of(options: RunOptions) -> SpeculativeConfig:
     )
 
 
+def sampling_of(options: RunOptions) -> SamplingParams:
+    """The settings of the sampler, grammar files read."""
+    from draftproof.sampling import SamplingParams
+
+    return SamplingParams(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        min_tokens=options.min_tokens,
+        repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        logprobs=options.logprobs,
+        grammar=_grammar_of(options),
+    )
+
+
+def _grammar_of(options: RunOptions) -> Grammar | None:
+    from draftproof.sampling import Grammar
+
+    given = {
+        "--json-schema": options.json_schema,
+        "--grammar": options.grammar,
+        "--regex": options.regex,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequestError(f"{' and '.join(names)} contradict each other: give one of them")
+    if options.json_schema is not None:
+        return Grammar("json_schema", _read("--json-schema", options.json_schema))
+    if options.grammar is not None:
+        return Grammar("lark", _read("--grammar", options.grammar))
+    return Grammar("regex", options.regex) if options.regex is not None else None
+
+
+def _read(option: str, path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"{option} {path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{option} {path} isn't UTF-8 text") from None
+
+
 def messages_of(prompt: str, system: str | None) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": system}] if system is not None else []
     return [*messages, {"role": "user", "content": prompt}]
@@ -228,19 +283,10 @@ def generate(
 
 def run_prompt(options: RunOptions) -> int:
     """The exit code of `draftproof run`."""
-    from draftproof.sampling import SamplingParams
-
     model, argument = split_arguments(options.model, options.prompt)
     if options.raw and options.system is not None:
         raise InvalidRequestError("--system has no place in --raw: a raw prompt has no messages")
-    sampling = SamplingParams(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-    )
+    sampling = sampling_of(options)
     speculation = speculation_of(options)
     text = join_prompt(argument, read_pipe())
     prompt: Prompt = text if options.raw else messages_of(text, options.system)
