@@ -36,6 +36,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(draftproof [^`\n]+)`")
 _COMMENT = re.compile(r"\s+# .*$")
+# Examples that need a server, a picture or a process of their own: tests/test_examples.py.
+_NEED_MORE = {"openai_client", "chat_with_image", "prove_in_ci"}
 _ALONE = {"--help", "--version", "--install-completion"}  # options that act by themselves
 # Besides the demo, what runs in a moment on a tiny model. The others measure: parsed only.
 _CHEAP = {"run", "models", "doctor"}
@@ -158,7 +160,9 @@ def test_python_of_a_page_runs(page: str, tiny_everywhere: None) -> None:
         exec(compile(block, page, "exec"), {"__name__": page})
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in EXAMPLES if p.stem not in _NEED_MORE], ids=lambda path: path.stem
+)
 def test_example_runs(
     path: Path,
     tiny_everywhere: None,

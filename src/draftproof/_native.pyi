@@ -230,7 +230,8 @@ class Player:
     def counters(self) -> dict[str, int]:
         """Calls per kernel since the start, e.g. {"linear.q4_k.m8": 12, "attention": 3}.
 
-        "attention.heads_apart": attention whose query heads of a KV head went to several threads."""
+        "attention.heads_apart": attention whose query heads of a KV head went to several
+        threads."""
 
 class SuffixMatch:
     """The longest earlier occurrence of the end of a timeline."""

@@ -17,6 +17,7 @@ from draftproof.errors import InvalidRequestError
 KV_TYPES = ("f16", "f32", "bf16")
 QUANTIZATIONS = ("q8_0", "q4_k_m")
 DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
+OWN_DRAFTERS: set[str] = set()  # names that drafting.register_drafter added
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
 DEFAULT_DRAFT_TOKENS = 4
@@ -195,7 +196,7 @@ class SpeculativeConfig:
     reference: str | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_choice("drafter", self.drafter, DRAFTERS)
+        check_choice("drafter", self.drafter, (*DRAFTERS, *sorted(OWN_DRAFTERS)))
         if self.k is not None:
             check_int("k", self.k, 0, MAX_DRAFT_TOKENS)
         check_int("k_max", self.k_max, 0, MAX_DRAFT_TOKENS)

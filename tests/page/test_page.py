@@ -151,7 +151,16 @@ def test_themes_and_contrast(page: Any) -> None:
         backgrounds.add(style(page, "body", "backgroundColor"))
         for selector in ("body", ".quiet", ".stats", "#send", ".rejected", ".turn.user", "#theme"):
             assert contrast(page, selector) >= 4.5, (scheme, selector)
-        for name in ("window", "suffix", "template", "resync", "grammar", "other"):
+        for name in (
+            "window",
+            "suffix",
+            "store",
+            "reference",
+            "template",
+            "resync",
+            "grammar",
+            "other",
+        ):
             assert contrast(page, f"#legend .from-{name}") >= 4.5, (scheme, name)
     assert len(backgrounds) == 2
     page.emulate_media(color_scheme="light")

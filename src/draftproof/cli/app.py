@@ -29,9 +29,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_app, name="bench")
-app.command()(convert)
-app.command()(synth)
-app.command()(serve)
+app.command(
+    epilog="Examples:  draftproof convert qwen3-0.6b-folder --to qwen3.gguf  |  draftproof convert "
+    "folder --to small.gguf --quantize q4_k_m"
+)(convert)
+app.command(epilog="Example:  draftproof synth qwen3-8b big.gguf")(synth)
+app.command(
+    epilog="Examples:  draftproof serve  |  draftproof serve model.gguf --port 8080 --api-key KEY"
+)(serve)
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +65,10 @@ def _root(
     """Qwen models on a CPU, made faster by speculation that cannot change a byte of the output."""
 
 
-app.command()(run)
+app.command(
+    epilog="Examples:  draftproof run 'Why is the sky blue?'  |  draftproof run model.gguf "
+    "--temperature 0.7 --seed 1 'A limerick.'  |  draftproof run 'Rename x to y' < code.py"
+)(run)
 
 
 @app.command(
@@ -99,7 +107,9 @@ def chat(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(
+    epilog="Examples:  draftproof demo  |  draftproof demo --model qwen2.5-coder-1.5b --json"
+)
 def demo(
     model: Annotated[
         str | None,
@@ -126,7 +136,9 @@ def demo(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(
+    epilog="Examples:  draftproof profile qwen2.5-coder-0.5b  |  draftproof profile --plot v.svg"
+)
 def profile(
     model: Annotated[
         str | None,
@@ -213,7 +225,7 @@ def prove(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog="Example:  draftproof models --json")
 def models(as_json: Json = False) -> None:
     """The models known by name, and which of them are in the cache."""
     with guarded():
@@ -222,7 +234,7 @@ def models(as_json: Json = False) -> None:
         show_models(as_json)
 
 
-@app.command()
+@app.command(epilog="Example:  draftproof doctor --json")
 def doctor(as_json: Json = False) -> None:
     """What this machine offers: CPU, kernels, threads, memory, cache."""
     with guarded():

@@ -52,7 +52,9 @@ Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")
 
 
 @bench_app.command(
-    _DEFAULT, epilog="The linear kernels by themselves: draftproof bench kernels --help"
+    _DEFAULT,
+    epilog="Examples:  draftproof bench qwen2.5-coder-1.5b --plot bench.svg  |  draftproof bench "
+    "-w prompts.jsonl --repeat 5 --json. The linear kernels alone: draftproof bench kernels.",
 )
 def compare(
     model: Annotated[
@@ -152,7 +154,7 @@ def compare(
     raise typer.Exit(code)
 
 
-@bench_app.command()
+@bench_app.command(epilog="Example:  draftproof bench kernels --type Q4_K --shape 1536x8960")
 def kernels(
     kind: Annotated[
         list[str] | None,

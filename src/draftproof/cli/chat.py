@@ -41,8 +41,11 @@ A message of several lines: between lines of three double quotes, or Alt-Enter f
 Ctrl-C stops an answer and keeps what there is of it."""
 
 _QUOTES = '"""'
-_COLOURS = {"window": 34, "suffix": 33, "template": 32, "resync": 35, "grammar": 36}
-_OTHER_COLOUR = 36
+_COLOURS = {
+    **{"window": 34, "suffix": 33, "template": 32, "resync": 35, "grammar": 36},
+    **{"store": 93, "reference": 95},
+}
+_OTHER_COLOUR = 96
 
 
 @dataclass(frozen=True)

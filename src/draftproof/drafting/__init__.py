@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from draftproof.config import SpeculativeConfig
+from draftproof.config import DRAFTERS, OWN_DRAFTERS, SpeculativeConfig
 from draftproof.drafting.acceptance import Acceptance
 from draftproof.drafting.allotment import allot
 from draftproof.drafting.auto import AutoDrafter
@@ -42,6 +42,7 @@ __all__ = [
     "WindowDrafter",
     "allot",
     "make_drafter",
+    "register_drafter",
 ]
 
 
@@ -94,6 +95,16 @@ _DRAFTERS: dict[str, _Make] = {
     "window": lambda _config, _memory: WindowDrafter(),
     "oracle": _oracle,
 }
+
+
+def register_drafter(name: str, make: Callable[[], Drafter]) -> None:
+    """Makes SpeculativeConfig(drafter=name) use what `make` gives, a fresh one for each request.
+    Raises InvalidRequestError if the name is one of Draftproof's own. A drafter can't change an
+    answer, only its time."""
+    if not name.isidentifier() or name in DRAFTERS:
+        raise InvalidRequestError(f"a drafter can't be called {name!r:.40}: choose another name")
+    OWN_DRAFTERS.add(name)
+    _DRAFTERS[name] = lambda _config, _memory: make()
 
 
 def make_drafter(

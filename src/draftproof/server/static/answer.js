@@ -8,6 +8,8 @@ export const SOURCES = {
   bonus: "step's own token",
   window: "window: copied n-gram",
   suffix: "suffix: longest match",
+  store: "store: an earlier answer",
+  reference: "reference: a given text",
   template: "template: list or record",
   resync: "resync: edited copy",
   grammar: "grammar: only choice",
@@ -23,9 +25,7 @@ export function element(name, className = "", text) {
 }
 
 function known(source) {
-  // A drafter may say where it copied from, as in "suffix: earlier request".
-  const name = Object.keys(SOURCES).find((key) => source.startsWith(key));
-  return name ?? "other";
+  return source in SOURCES ? source : "other";
 }
 
 export class AnswerView {
