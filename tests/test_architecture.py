@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "verification": {"drafting", "errors", "outputs"},
     "models": {"catalogue", "config", "outputs", "errors", "formats", "text", "_native"},
     "vision": {"errors", "models"},
+    "discovery": {"catalogue", "errors", "formats", "models"},
     "request": {"config", "errors", "outputs", "sampling", "drafting"},
     "prompts": {"errors", "models"},
     "answer": {"outputs", "request", "models", "engine"},

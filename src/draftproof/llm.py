@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from draftproof import catalogue
+from draftproof import catalogue, discovery
 from draftproof.answer import deltas_of, joined
 from draftproof.asking import RequestMaker
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
@@ -65,8 +65,8 @@ class LLM:
         chat_template: str | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
-        """model: a .gguf file, a folder with safetensors or a name of the catalogue; None = its
-        default.
+        """model: a .gguf file, a folder with safetensors, a name that `draftproof models` lists or
+        an id of the Hugging Face hub; None = the catalogue's default.
 
         chat_template: source of a Jinja template instead of the model's own.
         mmproj: the file of a vision model's tower. The other arguments are those of EngineConfig.
@@ -89,7 +89,7 @@ class LLM:
             image_min_tokens=image_min_tokens,
             image_max_tokens=image_max_tokens,
         )
-        path: Path = catalogue.resolve(model, progress)
+        path: Path = discovery.resolve(model, progress)
         tower = None if mmproj is None else Path(mmproj).expanduser()
         loaded = load_model(path, config, progress, tower)
         if chat_template is not None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from draftproof import catalogue
+from draftproof import discovery
 from draftproof.cli.terminal import EXIT_USER_ERROR, TextOut, model_progress, note
 from draftproof.config import SpeculativeConfig
 from draftproof.errors import InvalidRequestError
@@ -32,7 +32,7 @@ def run_replay(options: BenchOptions, speculation: SpeculativeConfig) -> int:
         raise InvalidRequestError("--drafter-only needs --replay FILE, the recorded texts")
     measurement = _measurement(options)
     with model_progress() as progress:
-        path = catalogue.resolve(options.model, progress)
+        path = discovery.resolve(options.model, progress)
     with closing(open_model(path)) as source:
         tokenizer = source.tokenizer()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftproof import catalogue
+from draftproof import discovery
 from draftproof.cli.terminal import model_progress, note, print_json
 from draftproof.config import EngineConfig, check_int, default_threads
 
@@ -65,7 +65,7 @@ def measure(model: str | None, threads: int | None, context: int) -> Profile:
 
     config = EngineConfig(threads=default_threads() if threads is None else threads)
     with model_progress() as progress:
-        path = catalogue.resolve(model, progress)
+        path = discovery.resolve(model, progress)
         loaded = load_model(path, config, progress)
     context = max(0, min(context, loaded.context - verify_cost.MAX_ROWS))
     player = PlayerAtContext(loaded.player, loaded.kv, context, verify_cost.MAX_ROWS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftproof import catalogue
+from draftproof import catalogue, discovery
 from draftproof.cli.terminal import EXIT_CHECK_FAILED, model_progress, note, print_json
 from draftproof.config import check_int, default_threads
 from draftproof.errors import InvalidRequestError
@@ -91,7 +91,7 @@ def _check_folder(out: Path | None) -> None:
 
 def _find(model: str | None) -> Path:
     with model_progress() as progress:
-        return catalogue.resolve(model, progress)
+        return discovery.resolve(model, progress)
 
 
 def _prove(options: ProveOptions, path: Path, workloads: Sequence[Workload]) -> Certificate:

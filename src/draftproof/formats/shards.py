@@ -74,7 +74,12 @@ def _weight_map(folder: Path) -> dict[str, str]:
     for tensor, name in part.values.items():
         # A plain name: an index can't reach out of its folder.
         plain = isinstance(name, str) and Path(name).name == name and name.isprintable()
-        if not plain or "\\" in name or not name.endswith(".safetensors"):
+        if (
+            not plain
+            or len(name.encode()) > 255
+            or "\\" in name
+            or not name.endswith(".safetensors")
+        ):
             raise part.error(tensor[:80], "doesn't name a .safetensors file in this folder")
     if len(set(part.values.values())) > MAX_SHARDS:
         raise index.error("weight_map", f"names more than {MAX_SHARDS} files")
