@@ -32,6 +32,7 @@ from draftproof.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from draftproof.models import LoadedModel
+    from draftproof.vision.media import MediaPolicy
     from draftproof.vision.prompt import ReadPrompt
 
 
@@ -63,14 +64,16 @@ class LLM:
         image_min_tokens: int = 64,
         image_max_tokens: int = 512,
         chat_template: str | None = None,
+        media: MediaPolicy | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         """model: a .gguf file, a folder with safetensors, a name that `draftproof models` lists or
         an id of the Hugging Face hub; None = the catalogue's default.
 
         chat_template: source of a Jinja template instead of the model's own.
-        mmproj: the file of a vision model's tower. The other arguments are those of EngineConfig.
-        progress: see catalogue.Progress; told of pictures, too, while they are read.
+        mmproj: the file of a vision model's tower. media: which URLs and paths of images are read,
+        None = paths and data: URLs. The other arguments are those of EngineConfig. progress: see
+        catalogue.Progress.
         Raises the errors of `draftproof.errors`, each with what to do.
         """
         from draftproof.models import load_model
@@ -94,7 +97,7 @@ class LLM:
         loaded = load_model(path, config, progress, tower)
         if chat_template is not None:
             loaded = loaded.with_chat_template(chat_template)
-        self._set_up(loaded, config, progress)
+        self._set_up(loaded, config, media)
 
     @classmethod
     def of(cls, loaded: LoadedModel, config: EngineConfig) -> LLM:
@@ -104,12 +107,13 @@ class LLM:
         return llm
 
     def _set_up(
-        self, loaded: LoadedModel, config: EngineConfig, progress: ReadProgress | None = None
+        self, loaded: LoadedModel, config: EngineConfig, media: MediaPolicy | None = None
     ) -> None:
         self._loaded: LoadedModel | None = loaded
-        self._prompts = PromptReader(loaded, config, progress)
+        self._prompts = PromptReader(loaded, config, media)
         self._knows_cost = False
         self.on_notice: Callable[[str], None] = _to_stderr  # gets one line that isn't fatal
+        self.on_reading: ReadProgress | None = None  # is told while images are read
         tokenizer = loaded.tokenizer
 
         def encode_plain(text: str) -> list[int]:  # no method: nothing below may hold on to us
@@ -331,10 +335,10 @@ class LLM:
         **options: Any,
     ) -> list[Request]:
         """Checked requests, one per choice. Raises InvalidRequestError and its kin."""
-        requests = self._maker.make(read.token_ids, sampling, speculation, **options)
+        requests = self._maker.make(read, sampling, speculation, **options)
         for request in requests:
             self._engine.check(request)
-            self._prompts.show_pictures(request, read)
+            self._prompts.show_pictures(request, read, self.on_reading)
         return requests
 
     def _start(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
@@ -363,7 +367,7 @@ class LLM:
         self, messages: str | Messages, tools: Tools | None = None, **template: Any
     ) -> list[int]:
         """The prompt of a conversation as token ids, as `chat` makes it."""
-        return self._read(as_messages(messages), tools, template).token_ids
+        return self._read(as_messages(messages), tools, template)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out."""

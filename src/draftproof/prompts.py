@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from draftproof.config import EngineConfig
     from draftproof.models import LoadedModel
     from draftproof.request import Request
+    from draftproof.vision.media import MediaPolicy
     from draftproof.vision.preprocess import Picture
 
 Messages = Sequence[Mapping[str, Any]]
@@ -29,11 +30,13 @@ class PromptReader:
     """Reads the prompts of one loaded model."""
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, progress: Progress | None = None
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        media: MediaPolicy | None = None,
     ) -> None:
-        """progress: is told while the pictures of a prompt are read."""
+        """media: which URLs and paths of images are read."""
         self._loaded = loaded
-        self._progress = progress
         self._pictures = None
         if loaded.vision is not None:
             from draftproof.vision.reader import PictureReader
@@ -43,11 +46,14 @@ class PromptReader:
                 config.image_min_tokens,
                 config.image_max_tokens,
                 loaded.tokenizer.control_tokens,
+                media,
             )
 
     def read(self, prompt: Prompt, tools: Tools | None, template: Mapping[str, Any]) -> ReadPrompt:
-        """Token ids and pictures; tools and template are for messages only. Raises
-        InvalidRequestError."""
+        """Token ids and pictures; tools and template are for messages only. What was read before
+        comes back as it is. Raises InvalidRequestError."""
+        if isinstance(prompt, ReadPrompt) and tools is None and not template:
+            return prompt
         tokenizer = self._loaded.tokenizer
         parts = [] if isinstance(prompt, str) else list(prompt)
         if parts and all(isinstance(part, Mapping) for part in parts):
@@ -74,10 +80,13 @@ class PromptReader:
             messages, tools=tools, pictures=bool(pictures), **template
         )
 
-    def show_pictures(self, request: Request, prompt: ReadPrompt) -> None:
-        """Plays the vision tower for the pictures of a request, which takes its time."""
+    def show_pictures(
+        self, request: Request, prompt: ReadPrompt, progress: Progress | None
+    ) -> None:
+        """Plays the vision tower for the pictures of a request, which takes its time: progress is
+        told some times a second."""
         if self._pictures is not None and prompt.pictures:
-            request.show(self._pictures.encode(prompt, self._progress))
+            request.show(self._pictures.encode(prompt, progress))
 
     def _take(self, messages: Messages) -> tuple[Messages, list[Picture]]:
         if self._pictures is not None:

@@ -11,7 +11,10 @@ import typer
 from draftproof.cli.bench import bench_app
 from draftproof.cli.convert import convert
 from draftproof.cli.options import (
+    Context,
     Json,
+    Mmproj,
+    ModelName,
     SpecK,
     Threads,
 )
@@ -76,22 +79,17 @@ app.command(
     "  |  printf 'Hello\\nAnd again?\\n' | draftproof chat",
 )
 def chat(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
-    ] = None,
+    model: ModelName = None,
     system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None,
     threads: Threads = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
-    ] = None,
+    ctx: Context = None,
     spec: Annotated[
         str, typer.Option(metavar="off|auto|K", help="Speculation; `/spec` changes it later.")
     ] = "auto",
     colours: Annotated[
         bool, typer.Option("--colours", help="Colour the tokens by who drafted them.")
     ] = False,
+    mmproj: Mmproj = None,
 ) -> None:
     """Talk with a model. `/help` shows what else can be typed; Ctrl-C stops an answer.
 
@@ -101,7 +99,13 @@ def chat(
         from draftproof.cli.chat import ChatOptions, run_chat
 
         options = ChatOptions(
-            model=model, system=system, threads=threads, ctx=ctx, spec=spec, colours=colours
+            model=model,
+            system=system,
+            threads=threads,
+            ctx=ctx,
+            spec=spec,
+            colours=colours,
+            mmproj=mmproj,
         )
         code = run_chat(options)
     raise typer.Exit(code)
@@ -140,10 +144,7 @@ def demo(
     epilog="Examples:  draftproof profile qwen2.5-coder-0.5b  |  draftproof profile --plot v.svg"
 )
 def profile(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
-    ] = None,
+    model: ModelName = None,
     threads: Threads = None,
     context: Annotated[
         int, typer.Option("--context", help="Tokens before the steps that are timed.")
@@ -170,10 +171,7 @@ def profile(
     "'Count to 9.'  |  draftproof prove --check smollm2-135m.certificate.json",
 )
 def prove(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
-    ] = None,
+    model: ModelName = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option("--prompt", "-p", help="Ask this. May be given more than once."),

@@ -15,6 +15,7 @@ from draftproof.cli.terminal import (
     EXIT_CHECK_FAILED,
     EXIT_USER_ERROR,
     TextOut,
+    image_progress,
     note,
     one_line,
     speed_line,
@@ -58,6 +59,7 @@ class ChatOptions:
     ctx: int | None = None
     spec: str = "auto"
     colours: bool = False
+    mmproj: Path | None = None
 
 
 class Reader(Protocol):
@@ -77,7 +79,7 @@ def run_chat(options: ChatOptions) -> int:
     conversation = Conversation(system=options.system)
     conversation.speculate(options.spec)
     reader = terminal_reader() if _at_terminal() else PipeReader()
-    llm = open_model(options.model, threads=options.threads, ctx=options.ctx)
+    llm = open_model(options.model, threads=options.threads, ctx=options.ctx, mmproj=options.mmproj)
     return Chat(llm, conversation, reader, colours=options.colours).run()
 
 
@@ -181,9 +183,10 @@ class Chat:
         out, pieces = TextOut(), []
         stream: Any = ()
         try:
-            stream = self._llm.stream(
-                conversation.prompt(), conversation.sampling, conversation.speculation
-            )
+            with image_progress() as self._llm.on_reading:
+                stream = self._llm.stream(
+                    conversation.prompt(), conversation.sampling, conversation.speculation
+                )
             for delta in stream:
                 pieces.append(delta.text)
                 self._write(out, delta)

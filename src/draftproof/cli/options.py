@@ -86,3 +86,39 @@ LarkFile = Annotated[
 Regex = Annotated[
     str | None, typer.Option(metavar="PATTERN", help="The whole answer matches this pattern.")
 ]
+Mmproj = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="DRAFTPROOF_MMPROJ",
+        help="The vision tower of a model that sees images (an mmproj .gguf file).",
+    ),
+]
+ImageMaxTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        envvar="DRAFTPROOF_IMAGE_MAX_TOKENS",
+        help="An image becomes at most so many tokens: more show finer detail and take longer.",
+    ),
+]
+ImageMinTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        envvar="DRAFTPROOF_IMAGE_MIN_TOKENS",
+        help="A small image is enlarged to so many tokens.",
+    ),
+]
+Images = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="An image, shown before the prompt; repeatable."),
+]
+Context = Annotated[
+    int | None,
+    typer.Option("--ctx", "-c", help="Context in tokens. Default: the model's, at most 32768."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="A .gguf file or a name. Default: smollm2-135m."),
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from draftproof.cli.terminal import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
     TextOut,
+    image_progress,
     model_progress,
     note,
     print_json,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from draftproof.outputs import Completion
     from draftproof.sampling import Grammar, SamplingParams
 
-Prompt = str | list[dict[str, str]]
+Prompt = str | list[dict[str, Any]]
 """Raw text, or the messages of a chat."""
 
 
@@ -49,6 +50,10 @@ class RunOptions:
     prompt: str | None = None
     system: str | None = None
     raw: bool = False
+    images: tuple[Path, ...] = ()
+    mmproj: Path | None = None
+    image_max_tokens: int = 512
+    image_min_tokens: int = 64
     max_tokens: int = 512
     temperature: float = 0.0
     top_k: int = 0
@@ -236,9 +241,16 @@ def _read(option: str, path: Path) -> str:
         raise InvalidRequestError(f"{option} {path} isn't UTF-8 text") from None
 
 
-def messages_of(prompt: str, system: str | None) -> list[dict[str, str]]:
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    return [*messages, {"role": "user", "content": prompt}]
+def messages_of(
+    prompt: str, system: str | None, images: Sequence[Path] = ()
+) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    if not images:
+        return [*messages, {"role": "user", "content": prompt}]
+    parts: list[dict[str, Any]] = [{"type": "image", "image": path} for path in images]
+    return [*messages, {"role": "user", "content": [*parts, {"type": "text", "text": prompt}]}]
 
 
 def open_model(
@@ -273,7 +285,9 @@ def generate(
     on_text: Callable[[str, tuple[int, ...]], None],
 ) -> Completion:
     """Streams one answer through `on_text(text, token ids)`; the completion at its end."""
-    for delta in llm.stream(prompt, sampling, speculation):
+    with image_progress() as llm.on_reading:
+        deltas = llm.stream(prompt, sampling, speculation)
+    for delta in deltas:
         if delta.text or delta.token_ids:
             on_text(delta.text, delta.token_ids)
         if delta.completion is not None:
@@ -289,8 +303,14 @@ def run_prompt(options: RunOptions) -> int:
     sampling = sampling_of(options)
     speculation = speculation_of(options)
     text = join_prompt(argument, read_pipe())
-    prompt: Prompt = text if options.raw else messages_of(text, options.system)
-    settings = {}
+    if options.raw and options.images:
+        raise InvalidRequestError("--image has no place in --raw: a raw prompt has no messages")
+    prompt: Prompt = text if options.raw else messages_of(text, options.system, options.images)
+    settings: dict[str, Any] = {
+        "mmproj": options.mmproj,
+        "image_max_tokens": options.image_max_tokens,
+        "image_min_tokens": options.image_min_tokens,
+    }
     if options.kv_memory is not None:
         settings["kv_memory"] = parse_bytes("--kv-memory", options.kv_memory)
     llm = open_model(

@@ -11,6 +11,9 @@ import typer
 from draftproof.cli.options import (
     Drafter,
     FrequencyPenalty,
+    ImageMaxTokens,
+    ImageMinTokens,
+    Images,
     Json,
     JsonSchema,
     KvMemory,
@@ -20,6 +23,7 @@ from draftproof.cli.options import (
     Logprobs,
     MinP,
     MinTokens,
+    Mmproj,
     PresencePenalty,
     Quantization,
     Regex,
@@ -51,6 +55,10 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="The prompt as it is, without the chat template.")
     ] = False,
+    image: Images = None,
+    mmproj: Mmproj = None,
+    image_max_tokens: ImageMaxTokens = 512,
+    image_min_tokens: ImageMinTokens = 64,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", help="Length of the answer at most, in tokens.")
     ] = 512,
@@ -108,6 +116,10 @@ def run(
             prompt=prompt,
             system=system,
             raw=raw,
+            images=tuple(image or ()),
+            mmproj=mmproj,
+            image_max_tokens=image_max_tokens,
+            image_min_tokens=image_min_tokens,
             max_tokens=max_tokens,
             temperature=temperature,
             top_k=top_k,

@@ -115,6 +115,28 @@ def model_progress() -> Iterator[Progress]:
         bar.close()
 
 
+@contextlib.contextmanager
+def image_progress() -> Iterator[Progress]:
+    """A callback for `LLM.on_reading`: one line on stderr that changes, and is gone at the end; in
+    logs and pipes one line per image."""
+    shown: list[str] = []
+
+    def report(what: str, done: int, total: int | None) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{what} … {100 * done // (total or 1)} %")
+            sys.stderr.flush()
+        elif what not in shown:
+            note(f"draftproof: {what} …")
+        shown.append(what)
+
+    try:
+        yield report
+    finally:
+        if shown and sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
 class _PlainProgress:
     """For logs and pipes: one line, and only where waiting could be taken for hanging."""
 

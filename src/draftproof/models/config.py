@@ -48,6 +48,11 @@ class ModelConfig:
         divide, or the file asks for a rotary scaling that isn't built.
         """
         arch = file.str_value("general.architecture")
+        if arch == "clip":
+            raise file.error(
+                "is an mmproj file: the vision tower of a model, not a model",
+                "give the model's file, and this one with --mmproj",
+            )
         key = arch + "."
         hidden = file.int_value(key + "embedding_length", 1, 1 << 16)
         heads = file.int_value(key + "attention.head_count", 1, 1024)

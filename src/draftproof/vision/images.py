@@ -44,7 +44,7 @@ def read_image(source: Any, where: str = "image") -> Image:
     elif isinstance(source, (bytes, bytearray, memoryview)):
         image = _open(bytes(source), where)
     elif isinstance(source, (str, os.PathLike)):
-        image = _open(_read(Path(source), where), where)
+        image = _open(read_path(Path(source), where), where)
     else:
         raise InvalidRequestError(
             f"{where} is a {type(source).__name__}: give a path, bytes, a PIL image or an array"
@@ -75,7 +75,8 @@ def _of_array(values: np.ndarray[Any, Any], where: str) -> Image:
     return Image.fromarray(np.ascontiguousarray(values)).convert("RGB")
 
 
-def _read(path: Path, where: str) -> bytes:
+def read_path(path: Path, where: str) -> bytes:
+    """The bytes of a file. Raises InvalidRequestError."""
     try:
         # Without O_NONBLOCK opening a named pipe would wait for a writer forever.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

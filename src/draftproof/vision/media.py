@@ -22,11 +22,13 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
 from draftproof.errors import InvalidRequestError
-from draftproof.vision.images import check_bytes, read_fd
+from draftproof.vision.images import check_bytes, read_fd, read_path
 
 MAX_REDIRECTS = 3
 MAX_URL = 8192  # characters of a URL that isn't data:
 _REDIRECTS = (301, 302, 303, 307, 308)
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -35,6 +37,8 @@ def is_public(address: Address) -> bool:
     """Whether an address belongs to nobody's own network."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if address.teredo is not None or (inner is not None and not is_public(inner)):
             return False
     return address.is_global and not address.is_multicast
@@ -42,9 +46,11 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True)
 class MediaPolicy:
-    """What may be reached. folder: of file: URLs, None = none. remote: whether http(s) is allowed.
-    seconds: for one download, redirects included. may_connect: which addresses are allowed."""
+    """What may be reached. paths: whether a text that is no URL is a path of this computer.
+    folder: of file: URLs, None = none. remote: whether http(s) is allowed. seconds: for one
+    download, redirects included. may_connect: which addresses are allowed."""
 
+    paths: bool = True
     folder: Path | None = None
     remote: bool = False
     seconds: float = 10.0
@@ -57,16 +63,16 @@ class MediaLoader:
     def __init__(self, policy: MediaPolicy | None = None) -> None:
         self._policy = policy or MediaPolicy()
 
-    def load(self, url: object, where: str = "image") -> bytes:
-        """The bytes behind a URL. Raises InvalidRequestError: malformed, not allowed, not there,
-        too large, too slow."""
+    def load(self, url: str | os.PathLike[str], where: str = "image") -> bytes:
+        """The bytes behind a URL or a path. Raises InvalidRequestError: malformed, not allowed, not
+        there, too large, too slow."""
         if not isinstance(url, str):
-            raise InvalidRequestError(f"{where} has no url")
+            return self._read_path(url, where)
         scheme = url[:10].partition(":")[0].lower()
         if scheme == "data":
             return _decode(url, where)
         if len(url) > MAX_URL:
-            raise InvalidRequestError(f"{where} has a url of {len(url)} characters")
+            raise InvalidRequestError(f"{where} has a url or path of {len(url)} characters")
         if scheme == "file":
             return self._read_file(url, where)
         if scheme in ("http", "https"):
@@ -76,9 +82,16 @@ class MediaLoader:
                     "here: send it as a data: url"
                 )
             return self._fetch(url, where)
-        raise InvalidRequestError(f"{where} has a url that is neither data:, file: nor http(s):")
+        return self._read_path(url, where)
 
     # --- file: -----------------------------------------------------------------------------------
+
+    def _read_path(self, path: str | os.PathLike[str], where: str) -> bytes:
+        if not self._policy.paths:
+            raise InvalidRequestError(
+                f"{where} has a url that is neither data:, file: nor http(s):"
+            )
+        return read_path(Path(path).expanduser(), where)
 
     def _read_file(self, url: str, where: str) -> bytes:
         folder = self._policy.folder
@@ -127,16 +140,16 @@ class MediaLoader:
         if url.scheme not in ("http", "https") or not host or url.username is not None:
             raise InvalidRequestError(f"{where} has a url that can't be fetched")
         port = url.port or (443 if url.scheme == "https" else 80)
-        connection = _Pinned(host, port, timeout=_left(deadline))
-        connection.sock = self._connect(host, port, where, deadline)
+        sock = self._connect(host, port, where, deadline)
+        if url.scheme == "https":
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+        connection = _Pinned(host, port)
+        connection.sock = sock
         # Each wait has a limit of its own; a server that sends byte by byte meets this one.
-        guard = threading.Timer(_left(deadline), _shut, (connection,))
+        guard = threading.Timer(_left(deadline), _shut, (sock,))
         guard.daemon = True
         guard.start()
         try:
-            if url.scheme == "https":
-                context = ssl.create_default_context()
-                connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
             target = (url.path or "/") + (f"?{url.query}" if url.query else "")
             connection.request("GET", target, headers={"Accept": "image/*"})
             response = connection.getresponse()
@@ -149,7 +162,7 @@ class MediaLoader:
                     size += len(chunk)
                     check_bytes(size, where)
                     chunks.append(chunk)
-                    connection.sock.settimeout(_left(deadline))
+                    sock.settimeout(_left(deadline))
                 body = b"".join(chunks)
             _left(deadline)
             return response.status, response.headers.get("Location"), body
@@ -178,9 +191,9 @@ class _Pinned(http.client.HTTPConnection):
         raise OSError("the connection was closed")
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # it may be closed already
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed already
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _left(deadline: float) -> float:

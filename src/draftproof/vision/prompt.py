@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from draftproof.vision.preprocess import Picture
 
 
-@dataclass(frozen=True, eq=False)
-class ReadPrompt:
-    """token_ids: with one placeholder per feature. pictures, begins: the pictures, and where in the
-    prompt each begins."""
+class ReadPrompt(list[int]):
+    """Token ids, with one placeholder per feature of the pictures that come with them. begins:
+    where in the prompt each picture begins."""
 
-    token_ids: list[int]
-    pictures: tuple[Picture, ...] = ()
-    begins: tuple[int, ...] = ()
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        pictures: Sequence[Picture] = (),
+        begins: Sequence[int] = (),
+    ) -> None:
+        super().__init__(token_ids)
+        self.pictures = tuple(pictures)
+        self.begins = tuple(begins)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ that were read before. Thread-safe.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,12 @@ from numpy.typing import NDArray
 from draftproof.errors import InvalidRequestError
 from draftproof.models.vision_tower import VisionTower
 from draftproof.vision.images import read_image
-from draftproof.vision.media import MediaLoader
+from draftproof.vision.media import MediaLoader, MediaPolicy
 from draftproof.vision.preprocess import Grid, Picture, frame_groups, picture
 from draftproof.vision.prompt import Placed, ReadPrompt, VisionPrompt, expand, lay_out
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Message = Mapping[str, Any]
 Progress = Callable[[str, int, "int | None"], None]
@@ -41,13 +45,18 @@ class PictureReader:
     """tower: what turns pictures into features. token_ids: control tokens of the model."""
 
     def __init__(
-        self, tower: VisionTower, min_tokens: int, max_tokens: int, token_ids: Mapping[str, int]
+        self,
+        tower: VisionTower,
+        min_tokens: int,
+        max_tokens: int,
+        token_ids: Mapping[str, int],
+        media: MediaPolicy | None = None,
     ) -> None:
         config = tower.config
         self._tower = tower
         self._grid = Grid(config.patch_size, config.merge_size, min_tokens, max_tokens)
         self._placeholders = {token_ids[name] for name in PLACEHOLDERS if name in token_ids}
-        self._media = MediaLoader()
+        self._media = MediaLoader(media)
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
 
@@ -78,7 +87,7 @@ class PictureReader:
         merge = self._grid.merge_size
         sizes = [(p.rows // merge, p.columns // merge) for p in pictures]
         expanded, begins = expand(ids, self._placeholders, sizes)
-        return ReadPrompt(expanded, tuple(pictures), tuple(begins))
+        return ReadPrompt(expanded, pictures, begins)
 
     def encode(self, prompt: ReadPrompt, progress: Progress | None = None) -> VisionPrompt:
         """Plays the tower for every picture that isn't known yet."""
@@ -89,7 +98,7 @@ class PictureReader:
             content = shown.content
             features.append(self._features(shown, content, what, progress))
             placed.append(Placed(first, shown.rows // merge, shown.columns // merge, content))
-        return lay_out(len(prompt.token_ids), placed, np.concatenate(features))
+        return lay_out(len(prompt), placed, np.concatenate(features))
 
     def _features(
         self, shown: Picture, content: bytes, what: str, progress: Progress | None
@@ -119,18 +128,20 @@ class PictureReader:
         kind = _kind(part)
         if kind == "":
             return [{"type": "text", "text": part} if isinstance(part, str) else part]
-        if kind == "image":
-            pictures.append(picture(read_image(part.get("image"), where), self._grid))
-            return [{"type": "image"}]
-        if kind == "image_url":
-            url = part.get("image_url")
-            url = url.get("url") if isinstance(url, Mapping) else url
-            image = read_image(self._media.load(url, where), where)
-            pictures.append(picture(image, self._grid))
+        if kind in ("image", "image_url"):
+            pictures.append(picture(self._image(part[kind], where), self._grid))
             return [{"type": "image"}]
         if kind == "video":
             return self._read_video(part, where, pictures)
         raise InvalidRequestError(f"{where} is of type {kind}: text and images are read here")
+
+    def _image(self, source: Any, where: str) -> Image:
+        """What an image part holds: a URL, {"url": ...}, or anything that `read_image` takes."""
+        if isinstance(source, Mapping):
+            source = source.get("url")
+        if isinstance(source, (str, os.PathLike)):
+            source = self._media.load(source, where)
+        return read_image(source, where)
 
     def _read_video(
         self, part: Mapping[str, Any], where: str, pictures: list[Picture]
@@ -141,7 +152,7 @@ class PictureReader:
             raise InvalidRequestError(f"{where}: a video is a list of frames, with fps above 0")
         if len(frames) > 2 * MAX_PICTURES:
             raise InvalidRequestError(f"{where} has {len(frames)} frames: show fewer of them")
-        images = [read_image(frame, f"{where}.video[{n}]") for n, frame in enumerate(frames)]
+        images = [self._image(frame, f"{where}.video[{n}]") for n, frame in enumerate(frames)]
         indices = part.get("frame_indices") or range(len(frames))
         if len(indices) != len(frames) or not all(isinstance(n, int) and n >= 0 for n in indices):
             raise InvalidRequestError(f"{where}: frame_indices must be one number per frame")
@@ -165,6 +176,7 @@ def _kind(part: Any) -> str:
     if not isinstance(part, Mapping):
         return ""
     for kind in ("image", "image_url", "video", "video_url", "audio", "input_audio"):
-        if part.get("type") == kind or kind in part:
+        if kind in part:
             return kind
-    return ""
+    kind = part.get("type", "text")
+    return "" if kind == "text" or not isinstance(kind, str) else kind
