@@ -185,7 +185,7 @@ def test_greedy_answers(pair: Pair, name: str) -> None:
         request = Request(ids, SamplingParams(max_tokens=64, ignore_eos=True))
         llm._engine.check(request)
         request.show(prompt)
-        answer = [d for d in llm._deltas(request) if d.completion][-1].completion
+        answer = [d for d in llm._deltas([request]) if d.completion][-1].completion
         assert answer is not None
     tokens = list(answer.token_ids)
     assert len(tokens) == 64
