@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import httpx2
 
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting.stats import SpeculationStats
+from draftproof.errors import InvalidRequestError
 from draftproof.outputs import (
     Completion,
     Delta,
@@ -84,6 +85,8 @@ class FakeLLM:
         return "".join(map(chr, ids))
 
     def token_bytes(self, id: int) -> bytes:
+        if not 0 <= id < 0xD800:
+            raise InvalidRequestError(f"token id {id} is not in the vocabulary")
         return chr(id).encode()
 
     def render(self, messages: Any, tools: Any = None, **template: Any) -> str:
@@ -95,7 +98,9 @@ class FakeLLM:
 
     def metrics(self) -> EngineMetrics:
         counts = dict.fromkeys(("tries", "drafted", "accepted", "rejected", "discarded"), 0)
-        return EngineMetrics(0, 0, 8, 0, self.ended, self.cancelled, 0, 0, 0, 0, 0.0, 0.0, counts)
+        values: dict[str, Any] = {field.name: 0 for field in fields(EngineMetrics)}
+        values |= {"speculation": counts, "accepted_per_position": [], "kv_pages_total": 8}
+        return EngineMetrics(**values)
 
     async def astream(
         self,

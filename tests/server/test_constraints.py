@@ -108,7 +108,8 @@ def test_a_schema_that_is_none(tiny_server: Running, schema: dict[str, Any]) -> 
     response = tiny_server.chat(
         response_format={"type": "json_schema", "schema": schema}, max_tokens=4
     )
-    if response.status_code != 200:
+    wrong = schema.get("type") == 5 or "$ref" in schema or schema.get("pattern") == "(" * 50
+    if wrong or response.status_code != 200:
         assert response.status_code == 400, response.text
         assert response.json()["error"]["param"] == "response_format"
     assert time.monotonic() - begun < 4

@@ -9,6 +9,7 @@ import pytest
 from server_support import Running, events, folded, wait_for
 
 from draftproof.sampling import SamplingParams
+from draftproof.server.speculation import PER_POSITION
 
 GREEDY = {"temperature": 0, "max_tokens": 24}
 
@@ -71,7 +72,8 @@ def test_response_log_and_metrics_agree(tiny_server: Running) -> None:
     def counters() -> dict[str, float]:
         lines = tiny_server.client.get("/metrics").text.splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name.partition("{")[0]: float(value) for name, _, value in pairs}
+        values = {name: float(value) for name, _, value in pairs}
+        return values | {name.partition("{")[0]: value for name, value in values.items()}
 
     request = ask("one two one two", speculation={"drafter": "suffix", "k": 4}, max_tokens=60)
     tiny_server.chat(**request)  # remembered: the next one drafts from it
@@ -85,6 +87,11 @@ def test_response_log_and_metrics_agree(tiny_server: Running) -> None:
     for name, counter in names.items():
         for prefix in ("vllm:", "llamacpp:"):
             assert after[prefix + counter] - before[prefix + counter] == stats[name]
+    histogram = stats["acceptance_histogram"]
+    for name in PER_POSITION:
+        for i in range(len(histogram) - 1):
+            counter = f'{name}_total{{model_name="tiny",position="{i}"}}'
+            assert after[counter] - before.get(counter, 0) == sum(histogram[i + 1 :])
     rolled_back = "draftproof:spec_decode_num_rolled_back_tokens_total"
     assert after[rolled_back] - before[rolled_back] == stats["num_rolled_back"]
     usage = answer.json()["usage"]

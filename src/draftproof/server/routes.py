@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from draftproof.server.body import read_json
 from draftproof.server.jobs import Job
 from draftproof.server.metrics import CONTENT_TYPE as METRICS_TYPE
+from draftproof.server.openapi import Endpoint, document
 from draftproof.server.page import page_routes
 from draftproof.server.protocol import (
     anthropic,
@@ -46,6 +47,7 @@ class Protocol:
     encoder: Callable[[Any, Served, Sequence[Job]], Encoder]
     renamed: Callable[[Any], Mapping[str, str]] = lambda body: {}
     streams: bool = False
+    stream_type: str = "text/event-stream"
 
 
 PROTOCOLS = (
@@ -83,6 +85,7 @@ PROTOCOLS = (
         ollama.OllamaAnswer,
         ollama.renamed,
         streams=True,
+        stream_type="application/x-ndjson",
     ),
     Protocol(
         "/api/generate",
@@ -91,8 +94,30 @@ PROTOCOLS = (
         ollama.OllamaAnswer,
         ollama.renamed,
         streams=True,
+        stream_type="application/x-ndjson",
     ),
 )
+
+
+LOOKS: tuple[tuple[str, type[Any], Callable[[Any, Served], Awaitable[Any]]], ...] = (
+    ("/tokenize", native.TokenizeRequest, native.tokenize),
+    ("/detokenize", native.DetokenizeRequest, native.detokenize),
+    ("/apply-template", native.TemplateRequest, native.apply_template),
+    ("/v1/messages/count_tokens", anthropic.MessagesRequest, anthropic.count_tokens),
+    ("/api/show", ollama.ShowRequest, ollama.show),
+)
+GETS = ("/health", "/v1/models", "/props", "/api/tags", "/api/version", "/openapi.json")
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI document of what is here."""
+    endpoints = [Endpoint(path) for path in GETS]
+    endpoints.append(Endpoint("/metrics", answer=METRICS_TYPE))
+    endpoints.append(Endpoint("/v1/models/{name}", parameters=("name",)))
+    endpoints += [Endpoint(path, type) for path, type, _ in LOOKS]
+    for protocol in PROTOCOLS:
+        endpoints.append(Endpoint(protocol.path, protocol.type, protocol.stream_type))
+    return document(endpoints, native.version())
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -120,19 +145,16 @@ class Routes:
             get("/v1/draftproof/profile", self.profile),
             get("/v1/models", self.models),
             get("/v1/models/{name:path}", self.model),
-            post("/tokenize", self._looks(native.TokenizeRequest, native.tokenize)),
-            post("/detokenize", self._looks(native.DetokenizeRequest, native.detokenize)),
-            post("/apply-template", self._looks(native.TemplateRequest, native.apply_template)),
-            post(
-                "/v1/messages/count_tokens",
-                self._looks(anthropic.MessagesRequest, anthropic.count_tokens),
-            ),
-            post("/api/show", self._looks(ollama.ShowRequest, ollama.show)),
+            *(post(path, self._looks(type, look)) for path, type, look in LOOKS),
+            get("/openapi.json", self.openapi),
             get("/api/tags", self.tags),
             get("/api/version", self.version),
             *(post(protocol.path, self._answers(protocol)) for protocol in PROTOCOLS),
             *page_routes(),
         ]
+
+    async def openapi(self, request: Request) -> Response:
+        return json_response(description())
 
     async def health(self, request: Request) -> Response:
         self._service.check_open()
