@@ -62,7 +62,9 @@ def config_json(spec: TinySpec) -> dict[str, Any]:
 
 def tokenizer_json(spec: TinySpec) -> dict[str, Any]:
     vocab = vocabulary(spec)
-    normal = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k < 3}
+    # As published: SmolLM2's control tokens, the first ids, are in the vocabulary too.
+    kinds = (1, 3) if spec.arch == "llama" else (1,)
+    normal = {t: i for i, t in enumerate(vocab.tokens) if vocab.types[i] in kinds}
     merges = [(a, b) for a, b in (m.split(" ") for m in vocab.merges)]
     tokenizer = tokenizers.Tokenizer(tokenizer_models.BPE(vocab=normal, merges=merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=spec.arch == "llama")

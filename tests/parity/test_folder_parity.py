@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from draftproof import LLM, SamplingParams
 from draftproof.config import EngineConfig
-from draftproof.models import load_model
+from draftproof.models import FAMILIES, load_model
+from draftproof.models.convert import convert
 from parity.logits import all_logits
 from parity.reference import build, observe
 from tiny_folders import tokenizer_json
@@ -53,17 +54,24 @@ def greedy(model: Any, ids: NDArray[np.int32], allowed: int) -> list[int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """From the folder, and from the GGUF file of the same weights."""
     spec = SPECS[name]
-    model, folder = saved(tmp_path, spec)
+    model, folder = saved(tmp_path / "m", spec)
     assert len(list(folder.glob("*.safetensors"))) > 1
+    file = tmp_path / "m.gguf"
+    convert(folder, file, "f32", 1, FAMILIES)
     ids = prompt(spec, 40)
-    with LLM(folder, **SETTINGS) as llm:
-        ours = llm.generate(
-            [int(i) for i in ids], SamplingParams(max_tokens=STEPS, ignore_eos=True)
-        )
-        allowed = llm._model.tokenizer.vocab_size
-    assert list(ours.token_ids) == greedy(model, ids, allowed)
-    assert len(set(ours.token_ids)) > 3
+    answers = []
+    for path in (folder, file):
+        with LLM(path, **SETTINGS) as llm:
+            ours = llm.generate(
+                [int(i) for i in ids], SamplingParams(max_tokens=STEPS, ignore_eos=True)
+            )
+            allowed = llm.info.vocab_size
+        answers.append(list(ours.token_ids))
+    assert answers[0] == answers[1] == greedy(model, ids, allowed)
+    assert len(answers[0]) == STEPS
+    assert len(set(answers[0])) > 3
 
 
 ROPES: dict[str, dict[str, Any]] = {
