@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dispatch_rows import isa_rows
 from draftproof.bench.certificate import Answer, compare
+from draftproof.cli.prove import _row
 from draftproof.llm import LLM
 from draftproof.outputs import LogitsRow
 from tiny_models import TinyModels
@@ -197,6 +198,13 @@ def test_an_empty_proof_fails(
     assert result.exit_code == 1
     assert words in result.stderr
     assert "NO PROOF" in result.stdout
+
+
+def test_a_narrow_terminal_gets_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\n" not in _row("x" * 30, 1, 2, 3)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert [len(line) <= 40 for line in _row("x" * 30, 1, 2, 3).split("\n")] == [True, True]
 
 
 ROWS = tuple(LogitsRow(f"{i:016x}", ((i, 1.0),)) for i in range(3))

@@ -219,6 +219,18 @@ def test_every_control_has_a_name_and_a_phone_has_room(page: Any) -> None:
     assert focused != "BODY"
 
 
+def test_a_key_is_asked_for_by_the_browser_itself(browser: Any, llm: PageLLM) -> None:
+    with serving(llm, names=("recital",), api_keys=("secret",)) as server:
+        context = browser.new_context(http_credentials={"username": "me", "password": "secret"})
+        page = context.new_page()
+        page.goto(server.url)
+        page.wait_for_selector("#model:not(:empty)")
+        send(page, "hello")
+        assert answer(page).locator(".text").last.inner_text() == llm.text
+        context.close()
+        assert server.client.get("/").status_code == 401
+
+
 @pytest.mark.parametrize("during", ["an answer", "nothing"])
 def test_the_server_goes_and_comes_back(browser: Any, llm: PageLLM, during: str) -> None:
     page = browser.new_page()

@@ -46,7 +46,9 @@ def test_without_a_right_key(locked: Running, path: str, headers: dict[str, str]
     response = locked.client.get(path, headers=encoded)
     assert response.status_code == 401
     assert response.json()["error"]["code"] == "invalid_api_key"
-    assert "Basic" in response.headers["www-authenticate"]
+    assert response.headers["www-authenticate"] == "Bearer"
+    page = locked.client.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+    assert page.headers["www-authenticate"].startswith("Basic realm=")
 
 
 @pytest.mark.parametrize(

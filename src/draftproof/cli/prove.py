@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from draftproof.bench.workloads import Workload
 
 KV_TYPE = "f16"
+_TABLE_WIDTH = 79
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ def run_prove(options: ProveOptions) -> int:
     if options.check is not None:
         return _check(options, options.check)
     workloads = _workloads(options)
-    _check_folder(options.out)
     path = _find(options.model)
-    certificate = _prove(options, path, workloads)
     out = options.out or Path(f"{path.name.removesuffix('.gguf')}.certificate.json")
+    _check_folder(out)
+    certificate = _prove(options, path, workloads)
     _write(certificate, out)
     _show(certificate, options.as_json, f"written to {out}")
     return 0 if certificate.holds else EXIT_CHECK_FAILED
@@ -84,9 +87,13 @@ def _workloads(options: ProveOptions) -> Sequence[Workload]:
     return [replace(w, max_tokens=min(w.max_tokens, limit)) for w in workloads]
 
 
-def _check_folder(out: Path | None) -> None:
-    if out is not None and not out.absolute().parent.is_dir():
+def _check_folder(out: Path) -> None:
+    """Before anything is computed."""
+    folder = out.absolute().parent
+    if not folder.is_dir():
         raise InvalidRequestError(f"--out {out}: there is no such folder")
+    if not os.access(folder, os.W_OK):
+        raise InvalidRequestError(f"{folder} can't be written: say with --out where to")
 
 
 def _find(model: str | None) -> Path:
@@ -236,7 +243,8 @@ def _reporter(quiet: bool) -> Callable[[str, str], None]:
         if quiet:
             return
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{axis}: {setting} ...", end="", file=sys.stderr, flush=True)
+            shown = f"{axis}: {setting} ..."[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
         else:
             note(f"{axis}: {setting} ...")
 
@@ -282,17 +290,15 @@ def _lines(certificate: Certificate) -> list[str]:
         f"{engine['arithmetic_version']}, kv {engine['kv_type']}, {engine['system_fingerprint']}",
         f"machine  {machine['cpu']}; kernels: {run}" + (f"; not here: {absent}" if absent else ""),
         "",
-        f"{'compared with plain decoding':<44}{'tokens':>8}{'drafted':>9}{'rejected':>10}",
+        _row("compared with plain decoding", "tokens", "drafted", "rejected"),
     ]
     for line in certificate.lines:
         remark = f" ({line.evidence})" if line.evidence else ""
-        found.append(
-            f"{f'{line.axis}: {line.setting}{remark}':<44}"
-            f"{line.tokens:>8}{line.drafted:>9}{line.rejected:>10}"
-        )
+        name = f"{line.axis}: {line.setting}{remark}"
+        found.append(_row(name, line.tokens, line.drafted, line.rejected))
+    total = certificate.total
     found += [
-        f"{'':<44}{certificate.total('tokens'):>8}{certificate.total('drafted'):>9}"
-        f"{certificate.total('rejected'):>10}",
+        _row("in all", total("tokens"), total("drafted"), total("rejected")),
         "",
         f"digest   {certificate.digest}",
         "verdict  every token, every logit and the KV cache: identical, bit for bit"
@@ -300,3 +306,12 @@ def _lines(certificate: Certificate) -> list[str]:
         else "verdict  THIS IS NO PROOF: see the errors",
     ]
     return found
+
+
+def _row(name: str, *counts: object) -> str:
+    """One line of the table, two where the terminal is narrow."""
+    tokens, drafted, rejected = counts
+    numbers = f"{tokens:>8}{drafted:>9}{rejected:>10}"
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < _TABLE_WIDTH:
+        return f"{name}\n  {numbers}"
+    return f"{name:<{_TABLE_WIDTH - len(numbers)}}{numbers}"

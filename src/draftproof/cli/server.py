@@ -65,7 +65,9 @@ def run_server(options: ServeOptions) -> None:
     serve(
         config,
         lambda: _load(options.model, settings, config.chat_template),
-        lambda url: note(f"draftproof: listening at {url}"),
+        lambda url: note(
+            f"draftproof: listening at {url} (a page to chat with, OpenAI's API under /v1)"
+        ),
     )
 
 

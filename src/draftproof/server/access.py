@@ -17,7 +17,9 @@ from draftproof.server.config import ServerConfig, tenant_of
 from draftproof.server.errors import ApiError
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health"})
-_CHALLENGE = {"www-authenticate": 'Bearer, Basic realm="draftproof", charset="UTF-8"'}
+# A browser understands one challenge a header line, so it gets the one that makes it ask for a key.
+_CHALLENGE = {"www-authenticate": "Bearer"}
+_CHALLENGE_OF_PAGES = {"www-authenticate": 'Basic realm="draftproof", charset="UTF-8"'}
 
 
 class Access:
@@ -58,7 +60,9 @@ class Access:
                 401,
                 f"{what}: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'",
                 code="invalid_api_key",
-                headers=_CHALLENGE,
+                headers=_CHALLENGE_OF_PAGES
+                if "text/html" in headers.get("accept", "")
+                else _CHALLENGE,
             )
         return tenant_of(given.decode())
 
