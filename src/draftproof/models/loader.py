@@ -28,6 +28,7 @@ from draftproof.models.kv_budget import kv_budget
 from draftproof.models.program import ProgramBuilder
 from draftproof.models.rotary import rotary_turns
 from draftproof.models.source import ModelSource
+from draftproof.models.source_digest import Digesting
 from draftproof.models.vision_tower import VisionTower, load_tower
 from draftproof.outputs import ModelInfo
 from draftproof.text import ChatTemplate, Tokenizer
@@ -111,6 +112,7 @@ def _load(
     kv = _native.KvCache(
         model.num_layers, model.num_kv_heads, model.head_dim, config.kv_type, num_pages
     )
+    digesting = Digesting(digest, source)
     weights = _native.Weights(packed, config.threads)
     ids = _pack(source, tensors, weights, progress)
     turns = rotary_turns(model.rope_theta, model.head_dim, model.rope_divisors)
@@ -128,7 +130,7 @@ def _load(
     player = _native.Player(
         builder.program, config.max_rows, config.max_logit_rows, config.threads, isa
     )
-    fingerprint = _fingerprint(digest(source), config, tower)
+    fingerprint = _fingerprint(digesting.result(), config, tower)
     return LoadedModel(
         player,
         kv,

@@ -7,10 +7,37 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from draftproof import catalogue
 from draftproof.models.source import ModelSource
+
+
+class Digesting:
+    """A digest that is computed while something else goes on: hashing reads the file from front to
+    end, so the pages that the packing wants next are there already, and nothing is read twice."""
+
+    def __init__(self, digest: Callable[[ModelSource], str], source: ModelSource) -> None:
+        self._digest: str | None = None
+        self._error: OSError | None = None
+        # A daemon: a load that fails must not wait for it.
+        self._thread = threading.Thread(target=self._run, args=(digest, source), daemon=True)
+        self._thread.start()
+
+    def _run(self, digest: Callable[[ModelSource], str], source: ModelSource) -> None:
+        try:
+            self._digest = digest(source)
+        except OSError as error:
+            self._error = error
+
+    def result(self) -> str:
+        """Waits for it. Raises the OSError of a file that can't be read."""
+        self._thread.join()
+        if self._digest is None:
+            raise self._error or RuntimeError("the digest's thread ended without one")
+        return self._digest
 
 
 def source_digest(source: ModelSource) -> str:
@@ -33,9 +60,10 @@ def file_digest(path: Path) -> str:
     except OSError:
         pass
     sha256 = hashlib.sha256()
-    with path.open("rb") as source:
-        while chunk := source.read(1 << 20):
-            sha256.update(chunk)
+    chunk = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as source:
+        while n := source.readinto(chunk):
+            sha256.update(chunk[:n])
     digest = sha256.hexdigest()
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
