@@ -63,12 +63,15 @@ ROPES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
     },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
 }
 
 
 @pytest.mark.parametrize("kind", ROPES)
 def test_rope_scaling_is_written(kind: str, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "m", SPECS["llama"], config={"rope_scaling": ROPES[kind]})
+    folder = write_folder(
+        tmp_path / "m", SPECS["llama"], "BF16", config={"rope_scaling": ROPES[kind]}
+    )
     plain = write_folder(tmp_path / "plain", SPECS["llama"])
     path = to_gguf(folder, "bf16")
     plain_file = to_gguf(plain, "bf16")
@@ -76,6 +79,9 @@ def test_rope_scaling_is_written(kind: str, tmp_path: Path) -> None:
     source = open_model(path)
     other = open_model(folder)
     assert source.config().rope_divisors == other.config().rope_divisors
+    assert source.config().yarn == other.config().yarn
+    assert (source.config().yarn is not None) is (kind == "yarn")
+    assert np.array_equal(logits(path, "llama"), logits(folder, "llama"))
     source.close()
     other.close()
     names = [t.name for t in GGUFReader(path).tensors]

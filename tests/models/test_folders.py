@@ -127,7 +127,9 @@ def test_the_newer_spelling_of_rope(tmp_path: Path) -> None:
 
 REFUSED_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": None}, "rope_theta is missing"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type 'yarn'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type 'dynamic'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max_position_embeddings"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1}}, "rope_scaling.mscale"),
     ({"rope_scaling": 5}, "rope_scaling must be an object"),
     ({"model_type": "mamba"}, "model_type 'mamba' isn't supported"),
     ({"model_type": ["qwen3"]}, "model_type must be a string"),

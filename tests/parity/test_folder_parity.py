@@ -83,12 +83,27 @@ ROPES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
     },
+    "yarn": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn with settings": {
+        "rope_type": "yarn",
+        "factor": 3.0,
+        "original_max_position_embeddings": 150,
+        "beta_fast": 20.0,
+        "beta_slow": 0.5,
+        "attention_factor": 1.3,
+        "truncate": False,
+    },
 }
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
 @pytest.mark.parametrize("kind", ROPES)
-def test_rope_scaling_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
-    spec = SPECS["llama"]
+def test_rope_scaling_is_that_of_transformers(kind: str, name: str, tmp_path: Path) -> None:
+    spec = SPECS[name]
     rope = {**ROPES[kind], "rope_theta": spec.theta}
     model, folder = saved(tmp_path, spec, rope_parameters=rope)
     ids = prompt(spec, 200)

@@ -13,9 +13,6 @@ from pathlib import Path
 from draftproof.errors import ModelFileError, ModelNotFoundError
 
 
-_AHEAD = 64 << 20  # bytes that are read ahead of a view's end
-
-
 def file_label(path: Path) -> str:
     """The file's name as it may stand in a one-line message."""
     return path.name if path.name.isprintable() and path.name else repr(str(path))
@@ -86,9 +83,6 @@ class MappedFile:
                 f" {self._size}), found at {what}; don't write to a model file in use; restore it"
                 " and load it again"
             )
-        # The disk works ahead while a tensor is packed, instead of waiting for every fault.
-        start = offset - offset % mmap.PAGESIZE
-        mapping.madvise(mmap.MADV_WILLNEED, start, min(nbytes + _AHEAD, size - start))
         return memoryview(mapping)[offset : offset + nbytes]
 
     def release(self, offset: int, nbytes: int) -> None:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from draftproof.formats import GgufFile, dequantize
+from draftproof.models.rotary import Yarn
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class ModelConfig:
     expert_size: int = 0  # width of one expert
     renormalise_experts: bool = True  # the probabilities of a row's experts are made to sum to 1
     rope_divisors: tuple[float, ...] | None = None  # per rotary pair: its frequency is divided by
+    yarn: Yarn | None = None  # instead of rope_divisors
     rope_sections: tuple[int, ...] = ()  # frequencies of time, row and column; () = text only
     deepstack_layers: int = 0  # layers behind which features of an image are added
 
@@ -95,6 +97,7 @@ class ModelConfig:
             expert_size=expert_size,
             renormalise_experts=file.bool_value(key + "expert_weights_norm", default=True),
             rope_divisors=_rope_divisors(file, key, head_dim // 2),
+            yarn=_yarn(file, key),
             rope_sections=_rope_sections(file, key, head_dim),
             deepstack_layers=file.int_value(key + "n_deepstack_layers", 0, 64, default=0),
         )
@@ -131,21 +134,22 @@ def _rope_sections(file: GgufFile, key: str, head_dim: int) -> tuple[int, ...]:
 def _rope_divisors(file: GgufFile, key: str, pairs: int) -> tuple[float, ...] | None:
     """Scaling that slows the rotation: linear by one factor, llama-3 by a tensor of factors.
 
-    Any other scaling is refused: ignored, it gives fluent nonsense beyond the training length.
+    Any other scaling than these and YaRN is refused: ignored, it gives fluent nonsense beyond the
+    training length.
     """
     kind = file.str_value(key + "rope.scaling.type", default="none")
     factor = file.float_value(key + "rope.scaling.factor", 0.0, 1e6, default=1.0)
     scaled = kind != "none" and factor not in {0.0, 1.0}
-    if scaled and kind != "linear":
+    if scaled and kind not in ("linear", "yarn"):
         raise file.error(
             f"rotary scaling {kind!r} (factor {factor:g}) isn't supported",
             "use a file without rope scaling",
         )
     tensor = file.tensors.get("rope_freqs.weight")
     if tensor is None:
-        return (factor,) * pairs if scaled else None
+        return (factor,) * pairs if scaled and kind == "linear" else None
     if scaled:
-        raise file.error("has both a linear rotary scaling and rope_freqs.weight")
+        raise file.error(f"has both a {kind} rotary scaling and rope_freqs.weight")
     if tensor.shape != (pairs,) or tensor.ggml_type != 0:
         raise file.error("rope_freqs.weight must be F32 with one value per rotary pair")
     data = file.data(tensor.name)
@@ -153,3 +157,31 @@ def _rope_divisors(file: GgufFile, key: str, pairs: int) -> tuple[float, ...] | 
     if not all(math.isfinite(x) and x > 0 for x in values):
         raise file.error("rope_freqs.weight has a value that is not positive and finite")
     return values
+
+
+def _yarn(file: GgufFile, key: str) -> Yarn | None:
+    """The settings of YaRN, with llama.cpp's defaults."""
+    trained = file.int_value(key + "context_length", 2, 1 << 24)
+    key += "rope.scaling."
+    if file.str_value(key + "type", default="none") != "yarn":
+        return None
+    factor = file.float_value(key + "factor", 0.0, 1e6, default=1.0)
+    if factor in {0.0, 1.0}:
+        return None
+    if factor < 1:
+        raise file.error(f"{key}factor is {factor:g}, YaRN needs at least 1")
+    for name, usual in (
+        ("attn_factor", 1.0),
+        ("yarn_attn_factor", 1.0),
+        ("yarn_ext_factor", 1.0),
+        ("yarn_log_multiplier", 0.0),
+    ):
+        value = file.float_value(key + name, -1e9, 1e9, default=usual)
+        if value not in (usual, *((-1.0,) if name == "yarn_ext_factor" else ())):
+            raise file.error(f"{key}{name} is {value:g}", "this kind of YaRN isn't supported")
+    fast = file.float_value(key + "yarn_beta_fast", 1e-6, 1e6, default=32.0)
+    slow = file.float_value(key + "yarn_beta_slow", 1e-6, 1e6, default=1.0)
+    if slow >= fast:
+        raise file.error(f"{key}yarn_beta_fast must be greater than yarn_beta_slow")
+    trained = file.int_value(key + "original_context_length", 2, 1 << 24, default=trained)
+    return Yarn(factor, trained, fast, slow)

@@ -51,6 +51,17 @@ def settings(c: ModelConfig, file_type: int) -> dict[str, Any]:
     if factor is not None:
         out[f"{a}.rope.scaling.type"] = "linear"
         out[f"{a}.rope.scaling.factor"] = f32(factor)
+    if c.yarn is not None:
+        if not c.yarn.truncate or c.yarn.attention_factor is not None:
+            raise ModelFileError(
+                f"{c.name}: a GGUF file can't say rope_scaling.truncate or attention_factor: use"
+                " the folder as it is"
+            )
+        out[f"{a}.rope.scaling.type"] = "yarn"
+        out[f"{a}.rope.scaling.factor"] = f32(c.yarn.factor)
+        out[f"{a}.rope.scaling.original_context_length"] = u32(c.yarn.trained)
+        out[f"{a}.rope.scaling.yarn_beta_fast"] = f32(c.yarn.beta_fast)
+        out[f"{a}.rope.scaling.yarn_beta_slow"] = f32(c.yarn.beta_slow)
     if c.num_experts:
         out[f"{a}.expert_count"] = u32(c.num_experts)
         out[f"{a}.expert_used_count"] = u32(c.experts_used)

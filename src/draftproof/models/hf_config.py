@@ -12,6 +12,7 @@ import numpy as np
 
 from draftproof.formats.json_file import JsonFile
 from draftproof.models.config import ModelConfig
+from draftproof.models.rotary import Yarn
 
 # model_type -> (architecture in GGUF's words, the class that config.json must name)
 MODEL_TYPES = {
@@ -40,7 +41,7 @@ def config_from_hf(file: JsonFile, name: str, has_head: bool) -> ModelConfig:
     if head_dim % 2:
         raise file.error("head_dim", f"is odd ({head_dim})")
     _refuse_unknown_settings(file, arch)
-    theta, divisors = _rope(file, head_dim)
+    theta, divisors, yarn = _rope(file, head_dim)
     experts = _experts(file) if arch == "qwen3moe" else {}
     tied = file.bool_value("tie_word_embeddings", default=not has_head)
     if not tied and not has_head:
@@ -60,6 +61,7 @@ def config_from_hf(file: JsonFile, name: str, has_head: bool) -> ModelConfig:
         vocab_size=file.int_value("vocab_size", 1, 1 << 24),
         tied=tied,
         rope_divisors=divisors,
+        yarn=yarn,
         **experts,
     )
 
@@ -117,26 +119,47 @@ def _experts(file: JsonFile) -> dict[str, Any]:
     }
 
 
-def _rope(file: JsonFile, head_dim: int) -> tuple[float, tuple[float, ...] | None]:
-    """(theta, divisors of the frequencies). Reads both spellings: `rope_parameters`, and the older
-    `rope_theta` beside `rope_scaling`."""
+def _rope(file: JsonFile, head_dim: int) -> tuple[float, tuple[float, ...] | None, Yarn | None]:
+    """(theta, divisors of the frequencies, YaRN instead of divisors). Reads both spellings:
+    `rope_parameters`, and the older `rope_theta` beside `rope_scaling`."""
     part = file.part("rope_parameters") or file.part("rope_scaling")
     holder = part if part is not None and part.has("rope_theta") else file
     theta = _to_float32(holder.float_value("rope_theta", 1.0, 1e12))
     if part is None:
-        return theta, None
+        return theta, None, None
     kind = part.str_value("rope_type", default=part.str_value("type", default="default"))
     if kind == "default":
-        return theta, None
+        return theta, None, None
     pairs = head_dim // 2
     if kind == "linear":
-        return theta, (_to_float32(part.float_value("factor", 1.0, 1e6)),) * pairs
+        return theta, (_to_float32(part.float_value("factor", 1.0, 1e6)),) * pairs, None
     if kind == "llama3":
-        return theta, _llama3_divisors(part, theta, pairs)
+        return theta, _llama3_divisors(part, theta, pairs), None
+    if kind == "yarn":
+        return theta, None, _yarn(part)
     raise part.error(
         "rope_type",
         f"{kind[:40]!r} isn't supported",
         "remove this part of config.json: the model then works up to its trained length",
+    )
+
+
+def _yarn(part: JsonFile) -> Yarn:
+    for key in ("mscale", "mscale_all_dim"):
+        if part.has(key):
+            raise part.error(key, "is set", "this kind of YaRN isn't supported")
+    fast = _to_float32(part.float_value("beta_fast", 1e-6, 1e6, default=32.0))
+    slow = _to_float32(part.float_value("beta_slow", 1e-6, 1e6, default=1.0))
+    if slow >= fast:
+        raise part.error("beta_fast", "must be greater than beta_slow")
+    given = part.has("attention_factor")
+    return Yarn(
+        _to_float32(part.float_value("factor", 1.0, 1e6)),
+        part.int_value("original_max_position_embeddings", 2, 1 << 24),
+        fast,
+        slow,
+        part.bool_value("truncate", default=True),
+        part.float_value("attention_factor", 1e-6, 1e6) if given else None,
     )
 
 

@@ -115,7 +115,9 @@ def _load(
     digesting = Digesting(digest, source)
     weights = _native.Weights(packed, config.threads)
     ids = _pack(source, tensors, weights, progress)
-    turns = rotary_turns(model.rope_theta, model.head_dim, model.rope_divisors)
+    yarn = model.yarn
+    divisors = yarn.divisors(model.rope_theta, model.head_dim) if yarn else model.rope_divisors
+    turns = rotary_turns(model.rope_theta, model.head_dim, divisors)
     builder = ProgramBuilder(
         weights,
         kv,
@@ -124,6 +126,7 @@ def _load(
         head_dim=model.head_dim,
         eps=model.rms_norm_eps,
         turns=turns,
+        magnitude=yarn.magnitude if yarn else 1.0,
         axes=family.rotary_axes(model) if model.rope_sections else None,
     )
     family.record(builder, model)

@@ -28,16 +28,18 @@ class ProgramBuilder:
         head_dim: int,
         eps: float,
         turns: NDArray[np.uint64],
+        magnitude: float = 1.0,
         axes: NDArray[np.uint8] | None = None,
     ) -> None:
-        """axes [len(turns)]: which of a row's three positions each frequency turns by; None: the
-        first, as text has it."""
+        """magnitude: of cosine and sine. axes [len(turns)]: which of a row's three positions each
+        frequency turns by; None: the first, as text has it."""
         self.program = Program(weights, kv)
         self._ids = ids
         self._hidden_size = hidden_size
         self._head_dim = head_dim
         self._eps = eps
         self._turns = turns
+        self._magnitude = magnitude
         self._axes = np.zeros(len(turns), np.uint8) if axes is None else axes
         self._buffers: dict[str, tuple[int, int]] = {}
 
@@ -148,7 +150,11 @@ class ProgramBuilder:
     def rope(self, xs: Sequence[str]) -> None:
         """Rotates every head of the buffers by the row's position."""
         self.program.rope(
-            [self._buffers[x][0] for x in xs], self._head_dim, self._turns, self._axes
+            [self._buffers[x][0] for x in xs],
+            self._head_dim,
+            self._turns,
+            self._axes,
+            self._magnitude,
         )
 
     def attention(
