@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli.options import KvMemory, KvStore, KvType, Quantization
+from draftproof.cli.options import (
+    ImageMaxTokens,
+    ImageMinTokens,
+    KvMemory,
+    KvStore,
+    KvType,
+    Mmproj,
+    Quantization,
+)
 from draftproof.cli.terminal import guarded
 
 
@@ -72,6 +80,25 @@ def serve(
         Quantization | None, typer.Option(envvar="DRAFTPROOF_QUANTIZE", help="As for `run`.")
     ] = None,
     kv_memory: KvMemory = None,
+    mmproj: Mmproj = None,
+    image_max_tokens: ImageMaxTokens = 512,
+    image_min_tokens: ImageMinTokens = 64,
+    media_path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            envvar="DRAFTPROOF_MEDIA_PATH",
+            help="Images by file: URLs are read below this folder. Default: none are.",
+        ),
+    ] = None,
+    allow_remote_media: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote-media",
+            envvar="DRAFTPROOF_ALLOW_REMOTE_MEDIA",
+            help="Fetch images by http(s) URLs, from public addresses only.",
+        ),
+    ] = False,
     prefill_chunk: Annotated[
         int, typer.Option(envvar="DRAFTPROOF_PREFILL_CHUNK", help="Prompt tokens per step.")
     ] = 256,
@@ -131,6 +158,11 @@ def serve(
                 kv_type=kv_type.value,
                 quantize=None if quantize is None else quantize.value,
                 kv_memory=kv_memory,
+                mmproj=mmproj,
+                image_max_tokens=image_max_tokens,
+                image_min_tokens=image_min_tokens,
+                media_path=media_path,
+                allow_remote_media=allow_remote_media,
                 prefill_chunk=prefill_chunk,
                 max_running=max_running,
                 max_queue=max_queue,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from draftproof.errors import InvalidRequestError
 if TYPE_CHECKING:
     from draftproof.llm import LLM
     from draftproof.server.config import ServerConfig
+    from draftproof.vision.media import MediaPolicy
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class ServeOptions:
     kv_type: str
     quantize: str | None
     kv_memory: str | None
+    mmproj: Path | None
+    image_max_tokens: int
+    image_min_tokens: int
+    media_path: Path | None
+    allow_remote_media: bool
     prefill_chunk: int
     max_running: int
     max_queue: int
@@ -56,6 +61,7 @@ def run_server(options: ServeOptions) -> None:
     settings = _settings(options)
     EngineConfig(**settings)  # mistakes now, not in the middle of loading
     config = server_config(options)
+    media = _media(options)
     try:
         from draftproof.server.run import serve
     except ImportError as error:
@@ -64,7 +70,13 @@ def run_server(options: ServeOptions) -> None:
         ) from None
     serve(
         config,
-        lambda: _load(options.model, settings, config.chat_template),
+        lambda: _load(
+            options.model,
+            config.chat_template,
+            mmproj=options.mmproj,
+            media=media,
+            **settings,
+        ),
         lambda url: note(
             f"draftproof: listening at {url} (a page to chat with, OpenAI's API under /v1)"
         ),
@@ -128,10 +140,27 @@ def _settings(options: ServeOptions) -> dict[str, Any]:
         "max_running": options.max_running,
         "max_queue": options.max_queue,
         "prefix_cache": options.prefix_cache,
+        "image_max_tokens": options.image_max_tokens,
+        "image_min_tokens": options.image_min_tokens,
     }
 
 
-def _load(model: str | None, settings: Mapping[str, Any], chat_template: str | None) -> LLM:
+def _media(options: ServeOptions) -> MediaPolicy:
+    """Which images a client may have us read: never by a path of this computer."""
+    from draftproof.vision.media import MediaPolicy
+
+    folder = options.media_path
+    if folder is not None:
+        try:
+            folder = folder.resolve(strict=True)
+        except (OSError, RuntimeError):
+            folder = None
+        if folder is None or not folder.is_dir():
+            raise InvalidRequestError(f"--media-path {options.media_path} is no folder")
+    return MediaPolicy(paths=False, folder=folder, remote=options.allow_remote_media)
+
+
+def _load(model: str | None, chat_template: str | None, **settings: Any) -> LLM:
     from draftproof.llm import LLM
 
     with model_progress() as progress:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.errors import InvalidRequestError
-
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -119,12 +117,8 @@ def picture(image: Image, grid: Grid) -> Picture:
 
 def frame_groups(frames: Sequence[Image], grid: Grid, per_group: int = 2) -> list[Picture]:
     """A video's frames, two and two; an odd last one is repeated. All frames together share the
-    limits. Raises InvalidRequestError for frames of several sizes, or fewer than two."""
-    if len(frames) < 2:
-        raise InvalidRequestError("a video needs at least 2 frames")
+    limits. The frames have one size, and are two at least."""
     height, width = frames[0].height, frames[0].width
-    if any(frame.size != (width, height) for frame in frames):
-        raise InvalidRequestError("the frames of a video must have one size")
     if min(height, width) < grid.factor:
         scale = grid.factor / min(height, width)
         height, width = int(height * scale), int(width * scale)

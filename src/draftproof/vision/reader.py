@@ -129,7 +129,7 @@ class PictureReader:
         if kind == "":
             return [{"type": "text", "text": part} if isinstance(part, str) else part]
         if kind in ("image", "image_url"):
-            pictures.append(picture(self._image(part[kind], where), self._grid))
+            pictures.append(picture(self._image(part.get(kind), where), self._grid))
             return [{"type": "image"}]
         if kind == "video":
             return self._read_video(part, where, pictures)
@@ -150,6 +150,8 @@ class PictureReader:
         frames, fps = part.get("video"), part.get("fps") or DEFAULT_FPS
         if not isinstance(frames, (list, tuple)) or not isinstance(fps, (int, float)) or fps <= 0:
             raise InvalidRequestError(f"{where}: a video is a list of frames, with fps above 0")
+        if len(frames) < 2:
+            raise InvalidRequestError(f"{where}: a video needs at least 2 frames")
         if len(frames) > 2 * MAX_PICTURES:
             raise InvalidRequestError(f"{where} has {len(frames)} frames: show fewer of them")
         images = [self._image(frame, f"{where}.video[{n}]") for n, frame in enumerate(frames)]
@@ -157,6 +159,8 @@ class PictureReader:
         if len(indices) != len(frames) or not all(isinstance(n, int) and n >= 0 for n in indices):
             raise InvalidRequestError(f"{where}: frame_indices must be one number per frame")
         indices = [*indices, *([indices[-1]] * (len(indices) % 2))]
+        if len({image.size for image in images}) > 1:
+            raise InvalidRequestError(f"{where}: the frames of a video must have one size")
         groups = frame_groups(images, self._grid)
         parts: list[Any] = []
         for n, group in enumerate(groups):
