@@ -43,7 +43,8 @@ KvType kv_type_named(const std::string& name) {
   if (name == "f32") return KvType::kF32;
   if (name == "f16") return KvType::kF16;
   if (name == "bf16") return KvType::kBF16;
-  throw std::invalid_argument("kv_type '" + name + "' is not one of f32, f16, bf16");
+  if (name == "q8_0") return KvType::kQ8;
+  throw std::invalid_argument("kv_type '" + name + "' is not one of f32, f16, bf16, q8_0");
 }
 
 // bytes, memoryview, mmap, numpy: anything that gives a contiguous buffer.
@@ -355,6 +356,7 @@ NB_MODULE(_native, m) {
       .def("join_rows", &Program::join_rows, "out"_a, "x"_a)
       .def_prop_ro("vector_width", &Program::vector_width)
       .def("select_logit_rows", &Program::select_logit_rows, "out"_a, "x"_a)
+      .def("hidden", &Program::hidden, "x"_a)
       .def("logits", &Program::logits, "x"_a);
 
   nb::class_<Player>(m, "Player")
@@ -373,6 +375,13 @@ NB_MODULE(_native, m) {
           },
           "tokens"_a.noconvert(), "positions"_a.noconvert(), "segments"_a.noconvert(),
           "block_tables"_a.noconvert(), "logit_rows"_a.noconvert(), "vectors"_a = nb::none())
+      .def("hidden",
+           [](nb::handle handle) {
+             const auto& self = nb::cast<const Player&>(handle);
+             return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(
+                 self.hidden(), {self.num_logit_rows(), static_cast<size_t>(self.hidden_width())},
+                 handle, {static_cast<int64_t>(self.hidden_stride()), 1});
+           })
       .def("logits",
            [](nb::handle handle) {
              const auto& self = nb::cast<const Player&>(handle);

@@ -35,14 +35,19 @@ struct PanelArgs {
   uint64_t* tile_calls;  // [kNumTileSizes] calls by tile: 8 rows (float 6, amx 9 to 16), 4, 2, 1
 };
 
-enum class KvType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
+enum class KvType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kQ8 = 3 };
 
 inline constexpr int kPagePositions = 64;
 inline constexpr int kSpan = 512;  // positions per attention span: part of the arithmetic
 
 // Where keys and values of one layer and KV head lie inside a page: keys in blocks of 16 positions,
 // [4 blocks][head_dim][16], then values, [64][value_stride]; value_stride = head_dim up to a
-// multiple of 16, padding is zero.
+// multiple of 16, padding is zero. kQ8: int8 in the same places, then float32 scales per 32
+// dimensions, of keys [4 blocks][scales][16], of values [64][scales]. A row is quantized once, when
+// it is stored (scale amax / 127, nearest even); a kernel reads float32(scale * q).
+inline constexpr int kQuantBlock = 32;
+inline int quant_blocks(int head_dim) { return (head_dim + kQuantBlock - 1) / kQuantBlock; }
+
 struct KvView {
   uint8_t* pages;
   size_t page_bytes;

@@ -24,7 +24,7 @@ class KvCache {
   void copy_page(int from, int to);
 
   // The stored bits of the first `length` positions behind a block table, without padding, in the
-  // order layer, head, position, k then v. Throws std::invalid_argument.
+  // order layer, head, position: k, v, scales of k, scales of v. Throws std::invalid_argument.
   std::vector<uint8_t> read(const int32_t* pages, size_t num_table_pages, int64_t length) const;
 
  private:

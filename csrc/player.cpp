@@ -248,6 +248,11 @@ void Player::play(int thread) {
 const float* Player::logits(size_t r) const {
   return row(program_.logits_buffer(), static_cast<int64_t>(r));
 }
+const float* Player::hidden() const {
+  if (program_.hidden_buffer() < 0)
+    throw std::invalid_argument("the program declares no hidden rows");
+  return row(program_.hidden_buffer(), 0);
+}
 int64_t Player::logits_width() const { return width(program_.logits_buffer()); }
 const float* Player::values(int buffer) const {
   const auto& buffers = program_.buffers();

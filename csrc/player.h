@@ -74,6 +74,10 @@ class Player {
   const float* logits(size_t row) const;
   size_t num_logit_rows() const { return batch_.num_logit_rows; }
   int64_t logits_width() const;
+  // The rows of the buffer that the program declares as hidden. std::invalid_argument: it has none.
+  const float* hidden() const;
+  int64_t hidden_width() const { return width(program_.hidden_buffer()); }
+  size_t hidden_stride() const { return strides_[static_cast<size_t>(program_.hidden_buffer())]; }
   size_t logits_stride() const { return strides_[static_cast<size_t>(program_.logits_buffer())]; }
   int64_t vector_width() const { return program_.vector_width(); }
   // A buffer of marked rows as the last forward left it. Throws std::invalid_argument.

@@ -248,6 +248,11 @@ void Program::join_rows(int out, int x) {
   op.x = x;
 }
 
+void Program::hidden(int x) {
+  require(checked(x, "x").space == Space::kLogits, "hidden: must be a buffer of marked rows");
+  hidden_ = x;
+}
+
 void Program::logits(int x) {
   require(checked(x, "x").space == Space::kLogits, "logits: must be a buffer of marked rows");
   logits_ = x;

@@ -84,12 +84,14 @@ class Program {
   void select_logit_rows(int out, int x);
   void join_rows(int out, int x);
   void logits(int x);
+  void hidden(int x);
 
   const Weights& weights() const { return weights_; }
   const KvCache& kv() const { return kv_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   const std::vector<Op>& ops() const { return ops_; }
   int logits_buffer() const { return logits_; }           // -1 until declared
+  int hidden_buffer() const { return hidden_; }           // likewise
   int64_t vocab() const { return vocab_; }                // rows of the embedding table, 0 = none
   int64_t vector_width() const { return vector_width_; }  // of the rows given as vectors, 0 = none
 
@@ -103,6 +105,7 @@ class Program {
   std::vector<Buffer> buffers_;
   std::vector<Op> ops_;
   int logits_ = -1;
+  int hidden_ = -1;
   int64_t vocab_ = 0;
   int64_t vector_width_ = 0;
 };

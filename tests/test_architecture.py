@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "vision": {"errors", "models"},
     "discovery": {"catalogue", "errors", "formats", "models"},
     "request": {"config", "errors", "outputs", "sampling", "drafting"},
+    "reading": {"config", "engine", "errors", "outputs", "request", "sampling", "vision"},
     "prompts": {"errors", "models"},
     "answer": {"outputs", "request", "models", "engine"},
     "asking": {"config", "request", "sampling", "engine", "text"},

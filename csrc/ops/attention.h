@@ -12,6 +12,7 @@
 #include "kernels.h"
 #include "ops/exp.h"
 #include "ops/linear.h"
+#include "ops/rows.h"
 #include "simd/half.h"
 
 namespace draftproof {
@@ -36,6 +37,71 @@ const Word* value_line(const SpanArgs& a, int64_t position) {
          (position % kPagePositions) * static_cast<int64_t>(a.kv.value_stride);
 }
 
+// Q8_0: where the scales of keys stand, [4 blocks of positions][blocks of 32 dims][16], and behind
+// them those of values, [64][blocks of 32 dims].
+struct Quant {
+  int8_t q;
+};
+inline const float* quant_scales(const KvView& kv, const void* head) {
+  return reinterpret_cast<const float*>(static_cast<const uint8_t*>(head) +
+                                        kPagePositions * (kv.head_dim + kv.value_stride));
+}
+
+// Sixteen positions of K: line d holds dimension d of all of them.
+template <class S, class Word>
+struct KeyLines {
+  const Word* words;
+  KeyLines() = default;
+  KeyLines(const SpanArgs& a, int64_t position) : words(key_block<Word>(a, position)) {}
+  DP_INLINE typename S::F line(int d) const { return widen<S>(words + kLanes * d); }
+};
+template <class S>
+struct KeyLines<S, Quant> {
+  const Quant* words;
+  const float* scales;
+  KeyLines() = default;
+  KeyLines(const SpanArgs& a, int64_t position)
+      : words(key_block<Quant>(a, position)),
+        scales(quant_scales(a.kv, head_of_page<Quant>(a, position)) +
+               position % kPagePositions / kLanes * quant_blocks(a.kv.head_dim) * kLanes) {}
+  DP_INLINE typename S::F line(int d) const {
+    return S::mul(S::load(scales + d / kQuantBlock * kLanes),
+                  S::to_float(S::iload_s8(&words[kLanes * d].q)));
+  }
+};
+
+// V of one position after the other within a page, from dimension `dim` on.
+template <class S, class Word>
+struct ValueLines {
+  const Word* words;
+  int stride;
+  ValueLines(const SpanArgs& a, int64_t position, int dim)
+      : words(value_line<Word>(a, position) + dim), stride(a.kv.value_stride) {}
+  DP_INLINE typename S::F vector(int v) const { return widen<S>(words + kLanes * v); }
+  DP_INLINE void next() { words += stride; }
+};
+template <class S>
+struct ValueLines<S, Quant> {
+  const Quant* words;
+  const float* scales;
+  int stride, blocks, dim;
+  ValueLines(const SpanArgs& a, int64_t position, int first)
+      : words(value_line<Quant>(a, position) + first),
+        scales(quant_scales(a.kv, head_of_page<Quant>(a, position)) +
+               (kPagePositions + position % kPagePositions) * quant_blocks(a.kv.head_dim)),
+        stride(a.kv.value_stride),
+        blocks(quant_blocks(a.kv.head_dim)),
+        dim(first) {}
+  DP_INLINE typename S::F vector(int v) const {
+    return S::mul(S::set1(scales[(dim + kLanes * v) / kQuantBlock]),
+                  S::to_float(S::iload_s8(&words[kLanes * v].q)));
+  }
+  DP_INLINE void next() {
+    words += stride;
+    scales += blocks;
+  }
+};
+
 inline const float* query(const SpanArgs& a, int pair) {
   return a.q + static_cast<size_t>(pair / a.group) * a.q_stride +
          static_cast<size_t>(pair % a.group) * static_cast<size_t>(a.kv.head_dim);
@@ -44,15 +110,15 @@ inline const float* query(const SpanArgs& a, int pair) {
 template <class S, class Word, int P, int N>
 void score_tile(const SpanArgs& a, int pair, int block) {
   const int64_t base = a.span * kSpan;
-  const Word* k[N];
-  for (int n = 0; n < N; ++n) k[n] = key_block<Word>(a, base + kLanes * (block + n));
+  KeyLines<S, Word> k[N];
+  for (int n = 0; n < N; ++n) k[n] = {a, base + kLanes * (block + n)};
   const float* q[P];
   for (int p = 0; p < P; ++p) q[p] = query(a, pair + p);
   typename S::F acc[P][N];
   unroll<P * N>([&](auto i) DP_INLINED { acc[i / N][i % N] = S::zero(); });
   for (int d = 0; d < a.kv.head_dim; ++d) {
     typename S::F line[N];
-    unroll<N>([&](auto n) DP_INLINED { line[n] = widen<S>(k[n] + kLanes * d); });
+    unroll<N>([&](auto n) DP_INLINED { line[n] = k[n].line(d); });
     unroll<P>([&](auto p) DP_INLINED {
       const auto qd = S::set1(q[p][d]);
       unroll<N>([&](auto n) DP_INLINED { acc[p][n] = S::fma(qd, line[n], acc[p][n]); });
@@ -112,11 +178,11 @@ void value_tile(const SpanArgs& a, int pair, int dim, int first, int last) {
   });
   const int64_t base = a.span * kSpan;
   for (int i = first; i < last;) {
-    const Word* line = value_line<Word>(a, base + i) + dim;
+    ValueLines<S, Word> line(a, base + i, dim);
     const int stop = i / kPagePositions * kPagePositions + kPagePositions;
-    for (const int end = stop < last ? stop : last; i < end; ++i, line += a.kv.value_stride) {
+    for (const int end = stop < last ? stop : last; i < end; ++i, line.next()) {
       typename S::F wide[kVectors];
-      unroll<kVectors>([&](auto v) DP_INLINED { wide[v] = widen<S>(line + kLanes * v); });
+      unroll<kVectors>([&](auto v) DP_INLINED { wide[v] = line.vector(v); });
       unroll<P>([&](auto p) DP_INLINED {
         const auto ep = S::set1(e[p][i]);
         unroll<kVectors>([&](auto v) DP_INLINED { acc[p][v] = S::fma(ep, wide[v], acc[p][v]); });
@@ -179,6 +245,8 @@ void attend_span(const SpanArgs& a) {
       return attend_span_as<S, Half>(a);
     case KvType::kBF16:
       return attend_span_as<S, Bfloat>(a);
+    case KvType::kQ8:
+      return attend_span_as<S, Quant>(a);
   }
 }
 
@@ -255,6 +323,38 @@ void store_kv_as(const KvView& kv, const int32_t* block_table, int64_t position,
   }
 }
 
+// Each block of 32 dimensions (the last one filled up with zeros) by the rule of activations: scale
+// d = amax / 127, q = x * (127 / amax) to nearest even. Where it is read, it is float32(d * q).
+template <class S>
+void store_quantized(const KvView& kv, const int32_t* block_table, int64_t position, const float* k,
+                     const float* v) {
+  const auto page = static_cast<size_t>(block_table[position / kPagePositions]);
+  auto* head = reinterpret_cast<int8_t*>(kv.pages + page * kv.page_bytes + kv.head_offset);
+  const int64_t in_page = position % kPagePositions;
+  const int blocks = quant_blocks(kv.head_dim);
+  int8_t* keys = head + in_page / kLanes * kv.head_dim * kLanes + in_page % kLanes;
+  int8_t* line =
+      head + static_cast<int64_t>(kPagePositions) * kv.head_dim + in_page * kv.value_stride;
+  auto* scales = const_cast<float*>(quant_scales(kv, head));
+  float* key_scales = scales + in_page / kLanes * blocks * kLanes + in_page % kLanes;
+  float* value_scales = scales + (kPagePositions + in_page) * blocks;
+  for (int b = 0; b < blocks; ++b) {
+    const int d = b * kQuantBlock;
+    const int n = kv.head_dim - d < kQuantBlock ? kv.head_dim - d : kQuantBlock;
+    const int room = kv.value_stride - d < kQuantBlock ? kv.value_stride - d : kQuantBlock;
+    float x[kQuantBlock] = {};
+    ActBlock32 block;
+    for (int i = 0; i < n; ++i) x[i] = k[d + i];
+    quantize32<S>(x, kQuantBlock, &block);
+    for (int i = 0; i < n; ++i) keys[(d + i) * kLanes] = block.q[i];
+    key_scales[b * kLanes] = block.d;
+    for (int i = 0; i < n; ++i) x[i] = v[d + i];
+    quantize32<S>(x, kQuantBlock, &block);
+    for (int i = 0; i < room; ++i) line[d + i] = block.q[i];
+    value_scales[b] = block.d;
+  }
+}
+
 template <class S>
 bool all_finite(const float* x, int n) {
   const auto mask = S::iset1(0x7fffffff);
@@ -277,6 +377,9 @@ bool store_kv(const KvView& kv, const int32_t* block_table, int64_t position, co
       break;
     case KvType::kBF16:
       store_kv_as<S, Bfloat>(kv, block_table, position, k, v);
+      break;
+    case KvType::kQ8:
+      store_quantized<S>(kv, block_table, position, k, v);
       break;
   }
   return all_finite<S>(k, kv.head_dim) && all_finite<S>(v, kv.head_dim);

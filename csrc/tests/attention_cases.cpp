@@ -10,7 +10,17 @@ namespace draftproof::test {
 namespace {
 
 const char* name_of(KvType type) {
-  return type == KvType::kF32 ? "f32" : type == KvType::kF16 ? "f16" : "bf16";
+  switch (type) {
+    case KvType::kF32:
+      return "f32";
+    case KvType::kF16:
+      return "f16";
+    case KvType::kBF16:
+      return "bf16";
+    case KvType::kQ8:
+      break;
+  }
+  return "q8_0";
 }
 
 // A sequence of one layer and KV head in pages that lie out of order. Memory that was never stored
@@ -24,9 +34,11 @@ struct Sequence {
 
   Sequence(Random& random, KvType kv_type, int dim, int positions, float scale)
       : type(kv_type), head_dim(dim), value_stride((dim + kLanes - 1) / kLanes * kLanes) {
-    const size_t element = type == KvType::kF32 ? 4 : 2;
+    const size_t element = type == KvType::kF32 ? 4 : type == KvType::kQ8 ? 1 : 2;
     page_bytes =
         kHeadOffset + kPagePositions * static_cast<size_t>(head_dim + value_stride) * element;
+    if (type == KvType::kQ8)
+      page_bytes += 2 * kPagePositions * sizeof(float) * static_cast<size_t>(quant_blocks(dim));
     const int pages = (positions + kPagePositions - 1) / kPagePositions;
     for (int p = 0; p < pages; ++p) block_table.push_back(pages - p);  // page 0 is never used
     const size_t n = static_cast<size_t>(positions) * static_cast<size_t>(head_dim);
@@ -216,7 +228,7 @@ void test_combine(Report& report) {
 }  // namespace
 
 void test_attention(Report& report) {
-  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8}) {
     for (const int head_dim : {16, 64, 72, 80, 128}) test_store(report, type, head_dim);
     test_span(report, {type, 16, 1, 0, 3, 1.0f}, true);      // from the first position on
     test_span(report, {type, 64, 6, 12, 9, 1.0f}, true);     // across a block of sixteen

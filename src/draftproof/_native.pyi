@@ -75,7 +75,7 @@ class KvCache:
     def __init__(
         self, layers: int, kv_heads: int, head_dim: int, kv_type: str, num_pages: int
     ) -> None:
-        """kv_type: "f32" | "f16" | "bf16". Memory is reserved, and touched only when used."""
+        """kv_type: "f32" | "f16" | "bf16" | "q8_0". Memory is reserved, and touched when used."""
     @property
     def page_bytes(self) -> int: ...
     @property
@@ -154,6 +154,8 @@ class Program:
         gate, up, down: weights of `add_experts`."""
     def select_logit_rows(self, out: int, x: int) -> None:
         """out (space "logits") = the marked rows of x."""
+    def hidden(self, x: int) -> None:
+        """Declares the buffer (space "logits") that `Player.hidden` shows."""
     def logits(self, x: int) -> None:
         """Declares the buffer (space "logits") that `Player.logits` shows."""
 
@@ -185,6 +187,9 @@ class Player:
         `block_tables`), in row order, together covering all rows; the rows of a segment belong to
         one sequence and stand one behind the other. logit_rows: ascending indices of the marked
         rows. Returns [rows]: 0, or 1 where a row met a value that is not finite."""
+    def hidden(self) -> NDArray[np.float32]:
+        """[marked rows of the last forward, width]: the buffer that the program declares with
+        `Program.hidden`, a view like `logits`. ValueError: it declares none."""
     def logits(self) -> NDArray[np.float32]:
         """[marked rows of the last forward, vocab]: a view, overwritten by the next forward."""
     def values(self, buffer: int) -> NDArray[np.float32]:

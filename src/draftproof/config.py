@@ -14,7 +14,7 @@ from pathlib import Path
 
 from draftproof.errors import InvalidRequestError
 
-KV_TYPES = ("f16", "f32", "bf16")
+KV_TYPES = ("f16", "f32", "bf16", "q8_0")
 QUANTIZATIONS = ("q8_0", "q4_k_m")
 DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
 OWN_DRAFTERS: set[str] = set()  # names that drafting.register_drafter added

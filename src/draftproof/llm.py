@@ -11,9 +11,8 @@ import os
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from draftproof import catalogue, discovery
@@ -22,11 +21,27 @@ from draftproof.asking import RequestMaker
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
 from draftproof.drafting import DraftMemory, TokenText
 from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
-from draftproof.engine import Arrival, Engine, EngineThread, Mailbox
-from draftproof.errors import DraftproofError, InvalidRequestError
-from draftproof.outputs import Completion, Delta, EngineMetrics, ModelInfo, Progress, TokenEvent
+from draftproof.engine import (
+    Arrival,
+    Engine,
+    EngineThread,
+    Inbox,
+    Mailbox,
+    cancel,
+    received,
+)
+from draftproof.errors import InvalidRequestError
+from draftproof.outputs import (
+    Completion,
+    Delta,
+    Embedding,
+    EngineMetrics,
+    ModelInfo,
+    Score,
+)
 from draftproof.prompts import Messages, Prompt, PromptReader, Tools, as_messages
 from draftproof.prompts import Progress as ReadProgress
+from draftproof.reading import embed, score
 from draftproof.request import Request
 from draftproof.sampling import SamplingParams
 
@@ -307,25 +322,25 @@ class LLM:
             running = len(requests)
             while running:
                 request, arrived = await arrivals.get()
-                for delta in deltas_of(request, _received(arrived), loaded):
+                for delta in deltas_of(request, received(arrived), loaded):
                     running -= delta.completion is not None
                     yield delta
         finally:
-            _cancel(requests)
+            cancel(requests)
 
     def _deltas(self, requests: Sequence[Request]) -> Iterator[Delta]:
-        arrivals: SimpleQueue[tuple[Request, Arrival]] = SimpleQueue()
+        arrivals = Inbox()
         loaded = self._model
         try:
-            self._start(requests, lambda *arrived: arrivals.put(arrived))
+            self._start(requests, arrivals.put)
             running = len(requests)
             while running:
-                request, arrived = _wait(arrivals)
-                for delta in deltas_of(request, _received(arrived), loaded):
+                request, arrived = arrivals.get()
+                for delta in deltas_of(request, arrived, loaded):
                     running -= delta.completion is not None
                     yield delta
         finally:
-            _cancel(requests)
+            cancel(requests)
 
     def _requests(
         self,
@@ -346,6 +361,22 @@ class LLM:
         if requests[0].stats.controlled and not self._knows_cost:
             self._front.post(self._learn_cost)
         self._front.submit(requests, mailbox)
+
+    def score(self, prompt: Prompt) -> Score:
+        """How likely the tokens of `prompt` are. Raises as `generate`, and NumericError."""
+        return score(self._prompts.read(prompt, None, {}), self._engine, self._start)
+
+    def embed(
+        self,
+        inputs: str | Sequence[str | Sequence[int]],
+        pooling: str = "mean",
+        normalize: bool = True,
+    ) -> list[Embedding]:
+        """What the model makes of texts: the mean of the rows behind its output norm, or the last
+        one (which suits models that were trained for it), of length 1 if `normalize`."""
+        texts = [inputs] if isinstance(inputs, str) else inputs
+        ids = [self._prompts.read(text, None, {}) for text in texts]
+        return embed(ids, pooling, normalize, self._engine, self._start)
 
     # --- knowing ---------------------------------------------------------------------------------
 
@@ -411,24 +442,6 @@ class LLM:
         if self._loaded is None:
             raise InvalidRequestError("this LLM is closed: make a new one")
         return self._loaded
-
-
-def _received(arrived: Arrival) -> Sequence[TokenEvent | Progress]:
-    if isinstance(arrived, DraftproofError):
-        raise arrived
-    return arrived
-
-
-def _wait(arrivals: SimpleQueue[tuple[Request, Arrival]]) -> tuple[Request, Arrival]:
-    """Looks up from time to time: a Ctrl-C that came just before we began to wait wakes nobody."""
-    while True:
-        with suppress(Empty):
-            return arrivals.get(timeout=0.5)
-
-
-def _cancel(requests: Sequence[Request]) -> None:
-    for request in requests:
-        request.cancelled = request.finish_reason is None
 
 
 def _to_stderr(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -242,3 +243,25 @@ class EngineMetrics:
     forward_seconds: float
     speculation: dict[str, int]
     accepted_per_position: list[int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a prompt is. logprobs: of every token after the first, given those before it, from
+    the raw logits; one fewer than token_ids."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean of -logprobs; 1 for a single token."""
+        return math.exp(-math.fsum(self.logprobs) / len(self.logprobs)) if self.logprobs else 1.0
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What a model makes of a text. values: [width of the model]. tokens: of the text."""
+
+    values: tuple[float, ...]
+    tokens: int

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from draftproof.engine.batch import BatchRunner
     from draftproof.engine.logit_edits import LogitEdits
     from draftproof.engine.session import Session
     from draftproof.verification import Replay
@@ -52,6 +53,12 @@ class RowHash(Protocol):
     def update(self, row: bytes, /) -> None: ...
 
     def hexdigest(self) -> str: ...
+
+
+class RowReader(Protocol):
+    """Wants the rows of a prompt instead of an answer; see engine.row_readers."""
+
+    def read(self, runner: BatchRunner, marked: int, start: int, rows: int) -> None: ...
 
 
 class TextSink(Protocol):
@@ -101,6 +108,7 @@ class Request:
         "max_total",
         "num_cached",
         "num_prompt",
+        "reader",
         "replay",
         "sampling",
         "seed",
@@ -134,6 +142,7 @@ class Request:
         wants_progress: bool = False,
         cache_salt: str = "",
         content_keys: Mapping[int, Hashable] | None = None,
+        reader: RowReader | None = None,
     ) -> None:
         """choice_index: which of the answers to its prompt. eos_ids: the model's end tokens.
         stop_ids: further ones, whatever ignore_eos says, each with the stop string that it stands
@@ -172,6 +181,7 @@ class Request:
         self.cancelled = False
         self.wants_progress = wants_progress
         self.cache_salt = cache_salt
+        self.reader = reader
         self.content_keys = content_keys
         self.num_cached = 0  # prompt rows that were in the KV before
         self.inbox: list[TokenEvent | Progress] = []
@@ -242,6 +252,11 @@ class Request:
             self._finish(reason, text, token, logprob, origin)
         else:
             self._deliver(TokenEvent(token, text, None, logprob, origin))
+
+    def end_reading(self) -> None:
+        """All rows of the prompt have been read."""
+        self._stamp()
+        self._finish("length", "")
 
     def _stamp(self) -> None:
         self.time_last = time.perf_counter()

@@ -34,7 +34,7 @@ def open_llm(tiny: TinyModels) -> Callable[..., LLM]:
 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_a_hit_has_the_bits_of_computing_again(
     open_llm: Callable[..., LLM], name: str, kv_type: str
 ) -> None:

@@ -314,7 +314,7 @@ def test_the_context_end(
         assert run.stats.drafted > 0 or room <= 2
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_type", ["f32", "bf16", "q8_0"])
 def test_other_kv_types(tiny: TinyModels, load: Load, kv_type: str, isa: str) -> None:
     """Each has bits of its own, and keeps them."""
     model = Model(tiny.path("qwen2", "Q8_0"), load, kv_type=kv_type)

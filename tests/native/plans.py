@@ -65,7 +65,7 @@ ROPE = {
 ATTENTION = {
     **_COMMON,
     "head_dim": (16, 24, 64, 72, 128),
-    "kv_type": ("f32", "f16", "bf16"),
+    "kv_type": ("f32", "f16", "bf16", "q8_0"),
     "heads": ((1, 1), (1, 6), (2, 3), (1, 14), (3, 1), (1, 64)),  # KV heads, queries for each
     "length": (130, 192, 200, 512, 513, 580, 1041),
 }

@@ -11,6 +11,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
+from linear_twin import quantize
 from numpy.typing import NDArray
 from sampler_twin import exact_fma, exp_f32
 
@@ -195,6 +196,13 @@ def stored(x: Rows, kv_type: str) -> Rows:
     if kv_type == "f16":
         clamped = np.clip(x, F32(-65504), F32(65504))
         return clamped.astype(np.float16).astype(np.float32)
+    if kv_type == "q8_0":
+        blocks = np.zeros((len(x), -(-x.shape[1] // 32) * 32), np.float32)
+        blocks[:, : x.shape[1]] = x
+        scales, quants = quantize(blocks, 32)
+        wide = scales[:, :, None] * quants.astype(np.float32).reshape(*scales.shape, 32)
+        result: Rows = wide.reshape(blocks.shape)[:, : x.shape[1]]
+        return result
     word = np.ascontiguousarray(x).view(np.uint32).astype(np.uint64)
     rounded = (word + 0x7FFF + (word >> 16 & 1)) >> 16
     return (rounded.astype(np.uint32) << 16).view(np.float32)

@@ -131,7 +131,7 @@ def test_few_kv_heads_feed_many_threads(heads: tuple[int, int], isa: str) -> Non
     assert apart[8] >= 8
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
 def test_prefill_chunks(kv_type: str, isa: str) -> None:
     """Chunks of 1, 7, 64 or all: the same results and the same bits in the cache."""
     length = 150

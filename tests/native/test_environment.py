@@ -178,7 +178,7 @@ def greedy(player: Any, rows: int, vocab: int) -> Any:
     return player.sample(zero, ids, zero + 1, zero, np.zeros(rows, np.uint64), index, index, vocab)
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("column", [0, 16, 47], ids=["query", "key", "value"])
 def test_attention_flags_its_row_and_spares_other_sequences(

@@ -252,7 +252,7 @@ def test_rotary_table_at_the_quarters() -> None:
         assert sin[0, j] == s, turn
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
 @pytest.mark.parametrize(
     ("head_dim", "length"), [(16, 5), (64, 70), (128, 33), (24, 70), (16, 520), (16, 1030)]
 )

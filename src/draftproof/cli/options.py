@@ -13,6 +13,7 @@ class KvType(str, Enum):
     F16 = "f16"
     F32 = "f32"
     BF16 = "bf16"
+    Q8_0 = "q8_0"
 
 
 class Quantization(str, Enum):

@@ -107,6 +107,10 @@ class BatchRunner:
         """[marked rows of the last run, vocab]: a view, overwritten by the next run."""
         return self._player.logits()
 
+    def hidden(self) -> NDArray[np.float32]:
+        """[marked rows of the last run, width] behind the output norm: a view, as of `logits`."""
+        return self._player.hidden()
+
     def logprobs(self, first_row: int, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
         """Of tokens[i] in marked row first_row + i of the last run, with the `top` likeliest."""
         rows = self._text_positions[first_row : first_row + len(tokens), 0]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from draftproof.drafting import NO_DRAFT, Controller, DraftMemory, allot, make_drafter
 from draftproof.drafting.verify_cost import MAX_ROWS, Measurement, measure
-from draftproof.engine.batch import BatchRunner
+from draftproof.engine.batch import FAILED, BatchRunner
 from draftproof.engine.block_pool import BlockPool
 from draftproof.engine.logit_edits import LogitEdits
 from draftproof.engine.prefix_cache import PrefixCache
 from draftproof.engine.scheduler import Scheduler, Segment
 from draftproof.engine.totals import Totals
 from draftproof.errors import ContextLengthError, InvalidRequestError, OutOfMemoryError
-from draftproof.request import Request
+from draftproof.request import Request, RowReader
 from draftproof.verification import Replay, origins, verify
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class Engine:
         num_prompt = request.num_prompt
         if num_prompt == 0:
             raise InvalidRequestError("prompt is empty: at least one token is needed")
-        if num_prompt >= self._context:
+        answer = request.reader is None  # there is to be one
+        if num_prompt + answer > self._context:
             raise ContextLengthError(
                 f"the prompt has {num_prompt} tokens, the context {self._context} including the "
                 "answer: shorten the prompt or raise --ctx",
@@ -157,7 +158,9 @@ class Engine:
         most = min(self._context, positions)
         limit = request.sampling.max_tokens
         request.max_total = most if limit is None else min(self._context, num_prompt + limit)
-        if request.max_total > positions or num_prompt >= positions:
+        if not answer:
+            request.max_total = num_prompt
+        if request.max_total > positions or num_prompt + answer > positions:
             raise OutOfMemoryError(
                 f"the request may need {max(request.max_total, num_prompt + 1)} KV positions, the "
                 f"KV cache has {positions}: lower max_tokens or raise --kv-memory"
@@ -233,7 +236,9 @@ class Engine:
         """
         request = segment.request
         step = request.stats.steps
-        if segment.kind == "prefill":
+        if request.reader is not None:
+            self._read(segment, request.reader, targets, marked)
+        elif segment.kind == "prefill":
             origin = origins(NO_DRAFT, 0, step)
             request.stats.count_plain_step(self._emit(request, targets, marked, origin))
         elif segment.kind == "replay":
@@ -250,6 +255,17 @@ class Engine:
             else:
                 request.controller.settle_plain(emitted, segment.plain_reason)
         segment.trim()
+
+    def _read(
+        self, segment: Segment, reader: RowReader, targets: Sequence[int], marked: int
+    ) -> None:
+        request = segment.request
+        if FAILED in targets:
+            request.emit(FAILED)
+            return
+        reader.read(self._runner, marked, segment.start, len(segment.tokens))
+        if segment.session.length == request.num_prompt:
+            request.end_reading()
 
     def _commit_replay(self, request: Request, target: int, marked: int) -> None:
         replay = request.replay

@@ -11,7 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from draftproof.engine.engine import Engine
@@ -20,7 +22,8 @@ from draftproof.errors import DraftproofError, EngineStoppedError, QueueFullErro
 from draftproof.outputs import EngineMetrics, Progress, TokenEvent
 from draftproof.request import Request
 
-Arrival = list[TokenEvent | Progress] | DraftproofError
+Received = list[TokenEvent | Progress]
+Arrival = Received | DraftproofError
 """What one step gave a request, in order; or why there is nothing more to come."""
 Mailbox = Callable[[Request, Arrival], object]
 """Called on the engine's thread: has to be quick, must not call the engine. If it raises, its
@@ -29,6 +32,38 @@ request is cancelled."""
 _Result = TypeVar("_Result")
 _CLOSED = "this LLM was closed while requests were running"
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds, of a hint when to try again
+
+
+class Inbox:
+    """A mailbox that a thread waits at."""
+
+    def __init__(self) -> None:
+        self._arrivals: SimpleQueue[tuple[Request, Arrival]] = SimpleQueue()
+
+    def put(self, request: Request, arrived: Arrival) -> None:
+        self._arrivals.put((request, arrived))
+
+    def get(self) -> tuple[Request, Received]:
+        """What comes next. Raises what `received` raises.
+
+        Looks up from time to time: a Ctrl-C that came just before we began to wait wakes nobody."""
+        while True:
+            with suppress(Empty):
+                request, arrived = self._arrivals.get(timeout=0.5)
+                return request, received(arrived)
+
+
+def received(arrived: Arrival) -> Received:
+    """Raises the error that came instead of tokens."""
+    if isinstance(arrived, DraftproofError):
+        raise arrived
+    return arrived
+
+
+def cancel(requests: Sequence[Request]) -> None:
+    """Those that haven't ended."""
+    for request in requests:
+        request.cancelled = request.finish_reason is None
 
 
 class EngineThread:

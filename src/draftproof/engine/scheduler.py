@@ -96,7 +96,7 @@ class Scheduler:
                     self._pool,
                     request.capacity,
                     sure,
-                    tokens=request.tokens[:-1],  # the last row is computed for its logits
+                    tokens=_cacheable(request),
                     salt=request.cache_salt,
                     content=request.content_keys,
                 )
@@ -120,7 +120,9 @@ class Scheduler:
         if missing:
             rooms = sum(segment.draft_room for segment in segments)
             most = self._max_rows - len(segments) - rooms
-            segments += self._prefill_segments(missing, min(most, self._chunk(segments)))
+            marks = self._max_logit_rows - len(self.running) - rooms
+            chunk = min(most, self._chunk(segments))
+            segments += self._prefill_segments(missing, chunk, 1 + marks // len(missing))
         return segments
 
     @staticmethod
@@ -192,22 +194,27 @@ class Scheduler:
                 high = middle - 1
         return low
 
-    def _prefill_segments(self, requests: Sequence[Request], chunk: int) -> list[Segment]:
+    def _prefill_segments(
+        self, requests: Sequence[Request], chunk: int, most_read: int
+    ) -> list[Segment]:
         """The oldest gets half of the chunk, the one that has least to go the rest, and so on: no
         prompt waits for ever, and a short one not for a long one. Of several that are about to
-        compute the same page, only the first does; the others find it in the cache."""
+        compute the same page, only the first does; the others find it in the cache. most_read:
+        rows of a request that reads all of them."""
         left: dict[Request, int] = {}
         coming = set()
         for request in requests:
             session = request.session
             if session is None:
                 continue
-            adopted = session.adopt(request.tokens[:-1])
+            adopted = session.adopt(_cacheable(request))
             if not request.num_output:
                 request.num_cached += adopted
-            block = session.next_block(request.tokens[:-1])
+            block = session.next_block(_cacheable(request))
             if block is None or block not in coming:
                 left[request] = len(request.tokens) - session.length
+                if request.reader is not None:
+                    left[request] = min(left[request], most_read)
             coming.add(block)
         oldest, *others = left
         rows = dict.fromkeys(left, 0)
@@ -220,11 +227,18 @@ class Scheduler:
         return [_prefill_segment(request, count) for request, count in rows.items() if count > 0]
 
 
+def _cacheable(request: Request) -> list[int]:
+    """What needs no computing if it is known. The last row is computed for its logits, and all of
+    them if all are read."""
+    return request.tokens[:-1] if request.reader is None else []
+
+
 def _prefill_segment(request: Request, rows: int) -> Segment:
     session = request.session
     assert session is not None
     start = session.length
-    marked = int(start + rows == len(request.tokens))
+    is_last = start + rows == len(request.tokens)
+    marked = rows if request.reader is not None else int(is_last)
     return Segment(
         request, session, "prefill", start, request.tokens[start : start + rows], 0, marked
     )

@@ -87,5 +87,6 @@ def head(p: ProgramBuilder, c: ModelConfig) -> None:
     """Final norm and LM head, only for the rows whose logits are wanted."""
     p.select_logit_rows("last", "x")
     p.rms_norm("last_normed", "last", "output_norm.weight")
+    p.hidden("last_normed")
     p.linear(["last_logits"], "last_normed", ["token_embd.weight" if c.tied else "output.weight"])
     p.logits("last_logits")

@@ -54,7 +54,7 @@ def kv_budget(name: str, config: EngineConfig, model: ModelConfig, packed: int) 
         need = packed + OVERHEAD_BYTES + least * per_position
         raise OutOfMemoryError(
             f"{name} with {least} positions needs {_gb(need)}, {_gb(have or 0)} are free: "
-            "use a smaller model, a lower --ctx, or --kv-type f16"
+            "use a smaller model, a lower --ctx, or --kv-type f16 or q8_0"
         )
     wanted = min(wanted, fits) if config.ctx is None else wanted
     one = -(-wanted // page)
@@ -63,8 +63,12 @@ def kv_budget(name: str, config: EngineConfig, model: ModelConfig, packed: int) 
 
 def bytes_per_position(model: ModelConfig, kv_type: str) -> int:
     """Of keys and values of all layers, as the native side lays them out."""
-    values = model.num_layers * model.num_kv_heads * (model.head_dim + _padded(model.head_dim))
-    return values * (4 if kv_type == "f32" else 2)
+    values = model.head_dim + _padded(model.head_dim)
+    if kv_type == "q8_0":
+        row = values + 2 * 4 * -(-model.head_dim // 32)  # and a float32 scale per 32 values
+    else:
+        row = values * (4 if kv_type == "f32" else 2)
+    return model.num_layers * model.num_kv_heads * row
 
 
 def _padded(head_dim: int) -> int:

@@ -177,6 +177,10 @@ class ProgramBuilder:
         source, width = self._buffers[x]
         self.program.select_logit_rows(self._written(out, width, "logits"), source)
 
+    def hidden(self, x: str) -> None:
+        """What the model says of a row, before the LM head: for embeddings."""
+        self.program.hidden(self._buffers[x][0])
+
     def logits(self, x: str) -> None:
         self.program.logits(self._buffers[x][0])
 
