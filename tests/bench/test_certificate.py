@@ -177,7 +177,7 @@ def test_a_difference_ends_the_proof(
     ],
 )
 def test_an_empty_proof_fails(
-    prove: Prove, monkeypatch: pytest.MonkeyPatch, hide: str, words: str
+    prove: Prove, model: str, monkeypatch: pytest.MonkeyPatch, hide: str, words: str
 ) -> None:
     class Lazy(LLM):
         def generate(self, *given: Any, **options: Any) -> Any:
@@ -195,6 +195,7 @@ def test_an_empty_proof_fails(
         pytest.skip("the scalar row is the only one here")
     monkeypatch.setattr("draftproof.llm.LLM", Lazy)
     result = prove("--max-tokens", "6", "--threads", "1")
+    assert f"written to {Path(model).stem}.certificate.json" in result.stderr
     assert result.exit_code == 1
     assert words in result.stderr
     assert "NO PROOF" in result.stdout
