@@ -150,6 +150,17 @@ def test_mutations_are_reproducible(tmp_path: Path) -> None:
     assert len(set(cases)) > 30
 
 
+def test_an_end_token_whose_id_is_a_list(tmp_path: Path) -> None:
+    """Found by the fuzzer."""
+    folder = write_folder(tmp_path / "m", SPECS["qwen3"])
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    for token in tokenizer["added_tokens"]:
+        token["id"] = [token["id"]]
+    path.write_text(json.dumps(tokenizer))
+    assert "added_tokens[0] has no sound id" in fuzz_safetensors.check(folder)
+
+
 def test_a_shard_name_too_long_for_the_system(tmp_path: Path) -> None:
     """Found by the fuzzer."""
     folder = write_folder(tmp_path / "m", SPECS["qwen3"], shards=2)

@@ -83,7 +83,9 @@ class FolderSource:
         ids = [
             entry["id"]
             for entry in (added if isinstance(added, list) else [])
-            if isinstance(entry, dict) and entry.get("content") == eos and "id" in entry
+            if isinstance(entry, dict)
+            and entry.get("content") == eos
+            and type(entry.get("id")) is int
         ]
         ids += [id for source in (self._generation, self._config) for id in _end_ids(source)]
         return vocabulary_from_json(file.values, list(dict.fromkeys(ids)))
