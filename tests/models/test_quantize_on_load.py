@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Type
 
 from draftproof import LLM, _native
 from draftproof.config import EngineConfig
-from draftproof.errors import InvalidRequestError, ModelFileError
+from draftproof.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
 from draftproof.formats import GGML_TYPES, TensorInfo
 from draftproof.models import load_model, open_model
 from draftproof.models.config import ModelConfig
@@ -98,6 +98,18 @@ def test_mistakes_are_refused(tiny: TinyModels, tmp_path: Path) -> None:
     write_safetensors(folder / "model.safetensors", tensors)
     with pytest.raises(ModelFileError, match=r"layers\.1\.mlp\.up_proj\.weight .*row 5"):
         load_model(folder, EngineConfig(**CONFIG, quantize="q8_0"))
+
+
+def test_a_float_model_that_does_not_fit_names_the_way_out(
+    tiny: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftproof.models.kv_budget.available_bytes", lambda: 1 << 20)
+    folder = write_folder(tmp_path / "m", SPECS["qwen3"])
+    with pytest.raises(OutOfMemoryError, match=r"are free: .*; or pack the weights: --quantize"):
+        load_model(folder, EngineConfig(**CONFIG))
+    with pytest.raises(OutOfMemoryError) as caught:
+        load_model(folder, EngineConfig(**CONFIG, quantize="q8_0"))
+    assert "--quantize" not in str(caught.value)
 
 
 # --- the recipe -----------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 from draftproof.config import EngineConfig
+from draftproof.errors import OutOfMemoryError
 from draftproof.models import llama, qwen2, qwen3, qwen3moe, qwen3vl
 from draftproof.models.config import ModelConfig
 from draftproof.models.folder_source import FolderSource
 from draftproof.models.gguf_source import GgufSource
 from draftproof.models.loader import LoadedModel, Progress, load
 from draftproof.models.quantized_source import QuantizedSource
+from draftproof.models.recipe import FLOATS
 from draftproof.models.source import ModelSource
 from draftproof.models.source_digest import source_digest
 
@@ -47,7 +49,12 @@ def load_model(
         source = opened
         if config.quantize is not None:
             source = QuantizedSource(opened, config.quantize, config.threads)
-        return load(source, config, FAMILIES, source_digest, progress, mmproj)
+        try:
+            return load(source, config, FAMILIES, source_digest, progress, mmproj)
+        except OutOfMemoryError as error:
+            if any(t.ggml_type not in FLOATS for t in source.tensors.values()):
+                raise
+            raise OutOfMemoryError(f"{error}; or pack the weights: --quantize q4_k_m") from None
 
 
 __all__ = ["FAMILIES", "PERMUTED", "LoadedModel", "ModelConfig", "load_model", "open_model"]
