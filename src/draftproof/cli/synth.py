@@ -26,18 +26,25 @@ def synth(
         str, typer.Option(help="q4_k_m, q5_k_m, q6_k, q4_0, q8_0, f16 or bf16.")
     ] = "q4_k_m",
     seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
+    mmproj: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a vision model: write its vision tower, too."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model with a real one's shapes and random weights, to measure speed and memory."""
     with guarded():
-        _make(name, file, quant, seed, as_json)
+        _make(name, file, quant, seed, mmproj, as_json)
 
 
-def _make(name: str, path: Path, quant: str, seed: int, as_json: bool) -> None:
+def _make(name: str, path: Path, quant: str, seed: int, mmproj: Path | None, as_json: bool) -> None:
     from draftproof.bench.synth import synthesise
+    from draftproof.bench.synth_vision import synthesise_tower
 
     start = time.perf_counter()
     with model_progress() as progress:
+        if mmproj is not None:
+            synthesise_tower(name, mmproj, seed, progress)
         size = synthesise(name, path, quant, seed, progress)
     seconds = time.perf_counter() - start
     if as_json:
