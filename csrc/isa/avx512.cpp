@@ -1,7 +1,6 @@
 // The avx512 row of the dispatch table.
-#include "simd/avx512.h"
-
 #include "ops/table.h"
+#include "simd/avx512_products.h"
 
 #if defined(__FAST_MATH__)
 #error "Draftproof can't be built with -ffast-math: its bits are its contract"
@@ -10,7 +9,7 @@
 namespace draftproof {
 
 const Kernels& avx512_kernels() {
-  static constexpr Kernels kTable = make_kernels<Avx512>();
+  static constexpr Kernels kTable = make_kernels<Avx512Products>();
   return kTable;
 }
 

@@ -149,30 +149,35 @@ DP_INLINE typename S::F scale_of(const Panel& w) {
     return S::load_f16(w.d);
 }
 
-template <class S, class Panel, class Block, int M>
-DP_INLINE void add_isum(const Panel& w, ActRows<Block> x, const typename S::I (&isum)[M],
-                        typename S::F (&acc)[M]) {
+// The float steps from sum(m) = float(isum) of row m on.
+template <class S, class Panel, class Block, class Sum, int M>
+DP_INLINE void add_sums(const Panel& w, ActRows<Block> x, Sum sum, typename S::F (&acc)[M]) {
   const auto d = scale_of<S>(w);
   if constexpr (requires { w.dmin; }) {
     const auto mins = mins_of<S>(w);
     const auto dmin = S::load_f16(w.dmin);
     each_row<M>([&](auto m) DP_INLINED {
-      auto t = S::mul(d, S::to_float(isum[m]));
+      auto t = S::mul(d, sum(m));
       t = S::fnma(dmin, S::to_float(mins.times(x[m])), t);
       acc[m] = S::fma(S::set1(x[m].d), t, acc[m]);
     });
   } else if constexpr (requires { w.m; }) {
     const auto add = S::load_f16(w.m);
     each_row<M>([&](auto m) DP_INLINED {
-      auto t = S::mul(d, S::to_float(isum[m]));
+      auto t = S::mul(d, sum(m));
       t = S::fma(add, S::set1(static_cast<float>(x[m].sum)), t);
       acc[m] = S::fma(S::set1(x[m].d), t, acc[m]);
     });
   } else {
-    each_row<M>([&](auto m) DP_INLINED {
-      acc[m] = S::fma(S::set1(x[m].d), S::mul(d, S::to_float(isum[m])), acc[m]);
-    });
+    each_row<M>([&](auto m)
+                    DP_INLINED { acc[m] = S::fma(S::set1(x[m].d), S::mul(d, sum(m)), acc[m]); });
   }
+}
+
+template <class S, class Panel, class Block, int M>
+DP_INLINE void add_isum(const Panel& w, ActRows<Block> x, const typename S::I (&isum)[M],
+                        typename S::F (&acc)[M]) {
+  add_sums<S>(w, x, [&](auto m) DP_INLINED { return S::to_float(isum[m]); }, acc);
 }
 
 }  // namespace

@@ -105,8 +105,8 @@ void store_sums(Tiles& tiles, TileSums& to) {
 
 // The float steps of M rows from `row` on.
 template <class Panel, class Block, int M>
-DP_INLINE void add_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, int row,
-                        float (*acc)[16]) {
+DP_INLINE void add_tile_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, int row,
+                             float (*acc)[16]) {
   using S = Avx512;
   x.base += static_cast<size_t>(row) * x.stride;
   S::I isum[M];
@@ -123,10 +123,11 @@ DP_INLINE void add_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, 
 }
 
 template <class Panel, class Block>
-void add_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, int rows, float (*acc)[16]) {
+void add_tile_sums(const Panel& w, ActRows<Block> x, const TileSums& sums, int rows,
+                   float (*acc)[16]) {
   int row = 0;
-  for (; row + 4 <= rows; row += 4) add_sums<Panel, Block, 4>(w, x, sums, row, acc);
-  for (; row < rows; ++row) add_sums<Panel, Block, 1>(w, x, sums, row, acc);
+  for (; row + 4 <= rows; row += 4) add_tile_sums<Panel, Block, 4>(w, x, sums, row, acc);
+  for (; row < rows; ++row) add_tile_sums<Panel, Block, 1>(w, x, sums, row, acc);
 }
 
 template <class Block>
@@ -166,7 +167,7 @@ void one_tile(const PanelArgs& a, int first, int rows) {
     }
     if (const int64_t v = t - 3; v >= 0 && v % kSteps == kSteps - 1) {
       const int64_t block = v / kSteps;
-      add_sums(panel[block], rows_at<Block>(a, first, block), sums[block % 2], rows, acc);
+      add_tile_sums(panel[block], rows_at<Block>(a, first, block), sums[block % 2], rows, acc);
     }
   }
   for (int m = 0; m < rows; ++m) write_outputs<Avx512>(a, first + m, 0, Avx512::load(acc[m]));
@@ -193,8 +194,8 @@ void many_tiles(const PanelArgs& a, int first, int num_tiles) {
         store_sums<Panel>(tiles, sums[i % 2]);
       }
       if (i > 0)
-        add_sums(panel[b], rows_at<Block>(a, first + 16 * (i - 1), b), sums[(i - 1) % 2], 16,
-                 acc + 16 * (i - 1));
+        add_tile_sums(panel[b], rows_at<Block>(a, first + 16 * (i - 1), b), sums[(i - 1) % 2], 16,
+                      acc + 16 * (i - 1));
     }
   }
   for (int m = 0; m < 16 * num_tiles; ++m)
