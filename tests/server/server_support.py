@@ -22,6 +22,7 @@ from draftproof.errors import InvalidRequestError
 from draftproof.outputs import (
     Completion,
     Delta,
+    Embedding,
     EngineInfo,
     EngineMetrics,
     ModelInfo,
@@ -88,6 +89,9 @@ class FakeLLM:
         if not 0 <= id < 0xD800:
             raise InvalidRequestError(f"token id {id} is not in the vocabulary")
         return chr(id).encode()
+
+    def embed(self, inputs: Sequence[Any]) -> list[Embedding]:
+        return [Embedding((0.6, 0.8), len(text)) for text in inputs]
 
     def render(self, messages: Any, tools: Any = None, **template: Any) -> str:
         return json.dumps([messages, tools, template], default=list)

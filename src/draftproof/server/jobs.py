@@ -38,7 +38,7 @@ class Job:
 
     @property
     def choices(self) -> int:
-        return getattr(self.sampling, "n", 1)
+        return self.sampling.n
 
     def start(self, llm: LLM) -> AsyncGenerator[Delta, None]:
         """The deltas of all choices; closing it cancels them."""

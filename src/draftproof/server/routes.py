@@ -19,6 +19,7 @@ from draftproof.server.openapi import Endpoint, document
 from draftproof.server.page import page_routes
 from draftproof.server.protocol import (
     anthropic,
+    embeddings,
     native,
     ollama,
     openai_chat,
@@ -104,6 +105,7 @@ LOOKS: tuple[tuple[str, type[Any], Callable[[Any, Served], Awaitable[Any]]], ...
     ("/detokenize", native.DetokenizeRequest, native.detokenize),
     ("/apply-template", native.TemplateRequest, native.apply_template),
     ("/v1/messages/count_tokens", anthropic.MessagesRequest, anthropic.count_tokens),
+    ("/v1/embeddings", embeddings.EmbeddingRequest, embeddings.embed),
     ("/api/show", ollama.ShowRequest, ollama.show),
 )
 GETS = ("/health", "/v1/models", "/props", "/api/tags", "/api/version", "/openapi.json")

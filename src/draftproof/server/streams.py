@@ -53,7 +53,7 @@ async def steps_of(llm: LLM, job: Job) -> AsyncGenerator[Step | Progress, None]:
             if delta.progress is not None:
                 yield delta.progress
                 continue
-            yield readers[getattr(delta, "index", 0)].read(delta)
+            yield readers[delta.index].read(delta)
 
 
 async def steps_of_all(llm: LLM, jobs: Sequence[Job]) -> AsyncGenerator[Step | Progress, None]:

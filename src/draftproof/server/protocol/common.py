@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -95,10 +94,6 @@ def sampling(fields: Fields, served: Served, **more: Any) -> SamplingParams:
     if fields.n is not None and not 1 <= fields.n <= served.config.max_choices:
         raise bad_field("n", f"must be between 1 and {served.config.max_choices}, got {fields.n}")
     chosen = {**served.defaults, **{k: v for k, v in said.items() if v is not None}}
-    if chosen.get("n", 1) == 1:
-        chosen.pop("n", None)
-    elif "n" not in {field.name for field in dataclasses.fields(SamplingParams)}:
-        raise bad_field("n", "above 1 isn't supported yet")
     return SamplingParams(**chosen)
 
 

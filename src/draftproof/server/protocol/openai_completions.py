@@ -34,7 +34,7 @@ class CompletionRequest(Fields, kw_only=True):
 
 async def completion_jobs(request: CompletionRequest, served: Served, tenant: str) -> list[Job]:
     """One for each prompt. Raises InvalidRequestError and ApiError."""
-    prompts = _prompts(request.prompt)
+    prompts = checked_prompts("prompt", request.prompt)
     more: dict[str, Any] = {}
     if request.max_tokens is None:
         more["max_tokens"] = DEFAULT_MAX_TOKENS
@@ -60,21 +60,21 @@ async def completion_jobs(request: CompletionRequest, served: Served, tenant: st
     return jobs
 
 
-def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """A text, token ids, or a list of either."""
+def checked_prompts(name: str, prompt: str | list[Any]) -> list[str | list[int]]:
+    """A text, token ids, or a list of either, from the field `name`."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise bad_field("prompt", "must not be empty")
+        raise bad_field(name, "must not be empty")
     if all(_is_id(item) for item in prompt):
         return [prompt]
     if len(prompt) > MAX_PROMPTS:
-        raise bad_field("prompt", f"has {len(prompt)} prompts, at most {MAX_PROMPTS} are allowed")
+        raise bad_field(name, f"has {len(prompt)} entries, at most {MAX_PROMPTS} are allowed")
     for i, item in enumerate(prompt):
         if isinstance(item, str):
             continue
         if not isinstance(item, list) or not item or not all(_is_id(id) for id in item):
-            raise bad_field(f"prompt[{i}]", "must be text or a list of token ids")
+            raise bad_field(f"{name}[{i}]", "must be text or a list of token ids")
     return prompt
 
 
@@ -147,7 +147,7 @@ def _echoed(request: CompletionRequest, jobs: Sequence[Job]) -> list[str]:
     """The prompt of every choice, if it is to be repeated."""
     if not request.echo:
         return []
-    texts = _prompts(request.prompt)
+    texts = checked_prompts("prompt", request.prompt)
     if not all(isinstance(text, str) for text in texts):
         raise ApiError(400, "echo needs prompts that are text", param="echo")
     return [str(text) for text, job in zip(texts, jobs, strict=True) for _ in range(job.choices)]
