@@ -4,14 +4,17 @@ and undrafted gives the bits of drafted, batched and chunked; logprobs included.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from runs import Bench, assert_same
+from runs import OFF, Bench, assert_same
 
+from draftproof import LLM
 from draftproof.config import EngineConfig, SpeculativeConfig
+from draftproof.models import load_model
 from draftproof.sampling import Grammar, SamplingParams
 from tiny_models import TinyModels
 
@@ -139,3 +142,30 @@ def test_every_rejection_inside_a_grammar(tiny: TinyModels, load: Load) -> None:
         assert run.stats.accepted > 0
         rejected += run.stats.rejected
     assert rejected > 0
+
+
+def test_a_cached_prompt_changes_nothing(tiny: TinyModels) -> None:
+    """Penalties count the tokens of a prompt whose rows weren't computed again."""
+    sampling = SamplingParams(
+        max_tokens=24,
+        temperature=0.8,
+        seed=3,
+        repetition_penalty=1.3,
+        frequency_penalty=0.2,
+        logit_bias={10: 1.0},
+        logprobs=3,
+        n=2,
+    )
+    config = EngineConfig(ctx=512, threads=2)
+    with LLM.of(load_model(tiny.path("qwen2", "Q8_0"), config), config) as llm:
+        for wanted in (sampling, replace(sampling, grammar=GRAMMARS[0], n=1)):
+            cold = llm.generate(PROMPT * 2, wanted, OFF, cache_salt="cold" * wanted.n, audit=True)
+            salt = "warm" * wanted.n
+            first = llm.generate(PROMPT * 2, wanted, cache_salt=salt, audit=True)
+            again = llm.generate(PROMPT * 2, wanted, cache_salt=salt, audit=True)
+            assert cold.usage.cached_tokens == 0
+            assert again.usage.cached_tokens >= 64
+            for other in (first, again):
+                for a, b in zip(cold.choices, other.choices, strict=True):
+                    assert (b.token_ids, b.text, b.logprobs) == (a.token_ids, a.text, a.logprobs)
+                    assert b.audit == a.audit
