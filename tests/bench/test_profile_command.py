@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ from draftproof.cli import profile as command
 from draftproof.cli.app import app
 from draftproof.drafting import verify_cost
 from draftproof.drafting.verify_cost import Measurement
-from tiny_models import TinyModels
+from tiny_models import SPECS, TinyModels
 
 PROMISED = {
     "plain_step_ms", "read_bandwidth_gb_s", "weights_bytes_per_token", "verify_cost", "break_even",
@@ -111,6 +112,19 @@ def test_a_tiny_model_for_real(tiny: TinyModels, monkeypatch: pytest.MonkeyPatch
     assert list(shown["verify_cost"])[:3] == ["1", "2", "4"]
     assert shown["weights_bytes_per_token"] > 0
     assert set(shown) >= PROMISED
+
+
+def test_only_the_experts_that_a_row_uses_are_read(tiny: TinyModels, load: Any) -> None:
+    spec = SPECS["qwen3moe-wide-untied"]
+    path = tiny.path(spec.name, "Q8_0")
+    loaded = load(path, threads=1)
+    expert = 3 * spec.hidden * spec.expert_ffn * 34 // 32
+    unused = spec.layers * (spec.experts - spec.experts_used) * expert
+    panels = -(-spec.vocab // 16) * 16
+    embedding = -(-panels * spec.hidden * 34 // 32 // 256) * 256
+    assert unused > 0
+    expected = loaded.weights_bytes - unused - embedding
+    assert command.weights_per_token(loaded, path) == expected
 
 
 @pytest.mark.parametrize(

@@ -88,17 +88,22 @@ def measure(model: str | None, threads: int | None, context: int) -> Profile:
 
 
 def weights_per_token(loaded: LoadedModel, path: Path) -> int:
-    """Packed bytes that a plain step reads: all but an embedding that isn't the LM head too, of
-    which a step reads one row."""
+    """Packed bytes that a plain step reads: all but the experts that a row doesn't use, and an
+    embedding that isn't the LM head too, of which a step reads one row."""
     from draftproof._native import Weights
     from draftproof.models import open_model
 
-    if loaded.config.tied:
-        return loaded.weights_bytes
+    c, read = loaded.config, loaded.weights_bytes
+    if c.tied and not c.num_experts:
+        return read
     with closing(open_model(path)) as source:
-        kind = source.tensors["token_embd.weight"].ggml_type
-    rows, width = loaded.config.vocab_size, loaded.config.hidden_size
-    return loaded.weights_bytes - Weights.packed_size(kind, rows, width)
+        for name, tensor in source.tensors.items():
+            if len(tensor.shape) == 3:
+                one = Weights.packed_size(tensor.ggml_type, *tensor.shape[1:])
+                read -= one * (c.num_experts - c.experts_used)
+            elif name == "token_embd.weight" and not c.tied:
+                read -= Weights.packed_size(tensor.ggml_type, *tensor.shape)
+    return read
 
 
 def print_profile(profile: Profile) -> None:
