@@ -1,5 +1,5 @@
-// Kernels that work on one row: quantize, rms_norm, layer_norm, gelu, rope, swiglu, exp_row,
-// store_kv, finish_attention; and the RoPE table.
+// Kernels that work on one row: quantize, rms_norm, layer_norm, gelu, rope, swiglu, softmax, mix,
+// exp_row, store_kv, finish_attention; and the RoPE table.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -283,6 +283,63 @@ void test_swiglu(Report& report) {
   }
 }
 
+void test_softmax(Report& report) {
+  for (const int n : {1, 7, 16, 17, 64, 128, 1000}) {
+    for (int kind = 0; kind < 9; ++kind) {
+      Random random(static_cast<uint64_t>(n * 12 + kind));
+      const auto size = static_cast<size_t>(n);
+      auto x = activations(random, size, kind);
+      if (kind == 8) x[size / 2] = std::numeric_limits<float>::quiet_NaN();
+      const Words got = compare_rows(report, "softmax", n < 1000, 1, [&](const Kernels& k) {
+        auto out = untouched(size + 5);
+        const bool finite = k.softmax(x.data(), n, out.data());
+        if (!finite) std::fill(out.begin(), out.end(), 0.0f);
+        auto words = words_of(out);
+        words.push_back(finite ? 1 : 0);
+        return words;
+      });
+      if (got.empty()) continue;
+      report.check((got.back() == 1) == (kind != 8), "softmax: finiteness of kind %d", kind);
+      if (kind == 8) continue;
+      std::vector<double> want;
+      double sum = 0.0;
+      const double top = *std::max_element(x.begin(), x.end());
+      for (const float v : x) want.push_back(std::exp(v - top)), sum += want.back();
+      for (double& v : want) v /= sum;
+      report.check(distance(got, want) < 1e-6, "softmax: n %d: %g away from its definition", n,
+                   distance(got, want));
+    }
+  }
+}
+
+void test_mix(Report& report) {
+  for (const int n : {1, 15, 16, 33, 100, 2048}) {
+    for (const int count : {1, 2, 3, 8}) {
+      Random random(static_cast<uint64_t>(n * 100 + count));
+      const auto size = static_cast<size_t>(n);
+      std::vector<std::vector<float>> parts;
+      std::vector<const float*> rows;
+      std::vector<float> p;
+      for (int i = 0; i < count; ++i) parts.push_back(activations(random, size, i));
+      for (const auto& part : parts) rows.push_back(part.data()), p.push_back(random.uniform(1.0f));
+      const auto added = activations(random, size, 0);
+      const float* residual = count % 2 == 0 ? added.data() : nullptr;
+      const Words got = compare_rows(report, "mix", n < 2000, count, [&](const Kernels& k) {
+        auto out = untouched(size + 5);
+        k.mix(p.data(), rows.data(), count, residual, n, out.data());
+        return words_of(out);
+      });
+      if (got.empty()) continue;
+      std::vector<double> want;
+      for (size_t j = 0; j < size; ++j) {
+        want.push_back(residual != nullptr ? double{residual[j]} : 0.0);
+        for (size_t i = 0; i < parts.size(); ++i) want.back() += double{p[i]} * parts[i][j];
+      }
+      report.check(distance(got, want) < 1e-6, "mix: n %d, count %d", n, count);
+    }
+  }
+}
+
 void test_exp_row(Report& report) {
   for (const int n : {1, 15, 16, 17, 47, 1000, 4864}) {
     for (int kind = 0; kind < 9; ++kind) {
@@ -343,6 +400,8 @@ void test_rows(Report& report) {
   test_gelu(report);
   test_rope(report);
   test_swiglu(report);
+  test_softmax(report);
+  test_mix(report);
   test_exp_row(report);
   test_finish(report);
 }
