@@ -1,6 +1,6 @@
 """A question about a picture: python examples/chat_with_image.py MODEL MMPROJ PICTURE
 
-MODEL is a vision model (Qwen3-VL, Qwen2.5-VL), MMPROJ the file of its tower.
+MODEL is a vision model (Qwen3-VL), MMPROJ the file of its tower.
 """
 
 import sys
