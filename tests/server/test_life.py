@@ -69,6 +69,34 @@ def test_an_unexpected_error_says_nothing_of_the_inside(
     running.chat().raise_for_status()
 
 
+def test_an_unexpected_error_of_a_handler_is_in_the_log(
+    fake: FakeLLM,
+    running: Running,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(fake, "embed", broken, raising=False)
+    monkeypatch.setattr(fake, "encode_chat", broken)
+    for path, body in (
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    ):
+        response = running.client.post(path, json=body)
+        assert response.status_code == 500
+        assert "secret" not in response.text
+        written = capsys.readouterr().err
+        assert "Traceback" in written
+        assert "in broken" in written
+        wait_for(lambda path=path: _logged(running, path, "KeyError: 'secret'"))
+
+
+def _logged(running: Running, path: str, error: str) -> bool:
+    return any(line.get("path") == path and line.get("error") == error for line in running.log())
+
+
 def test_an_answer_that_takes_too_long() -> None:
     llm = FakeLLM(text="a" * 3000, pause=0.05)
     with serving(llm, request_timeout=1.0) as running:

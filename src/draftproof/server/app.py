@@ -59,7 +59,7 @@ class App:
         except Exception as error:
             refusal = of_exception(error)
             if record.outcome != "error":
-                record.fail(refusal, error)
+                record.fail(refusal, error.__cause__ if isinstance(error, ApiError) else error)
             if not started:
                 await self._refuse(refusal, scope, receive, send_with_headers, record)
         finally:
