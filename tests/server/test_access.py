@@ -88,7 +88,19 @@ def test_our_own_names(running: Running, host: str) -> None:
     assert running.client.get("/v1/models", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "127.0.0.1:80@evil.example",
+        "127.0.0.1@evil.example",
+        "[::1",
+        "[::1]evil.example",
+        "localhost:80:80",
+    ],
+)
 def test_a_rebound_name(running: Running, host: str) -> None:
     response = running.client.get("/v1/models", headers={"host": host})
     assert response.status_code == 403

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 
 from draftproof.server.config import ServerConfig, tenant_of
@@ -90,11 +91,12 @@ class Access:
 
 
 def _host_name(host: str) -> str:
-    """The host without its port, lower case, IPv6 without brackets."""
+    """The host without its port, lower case, IPv6 without brackets; as it is if it is no host."""
     host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].rstrip(".")
+    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([^:@\[\]]*))(?::[0-9]*)?", host)
+    if found is None:
+        return host
+    return found[1] or found[2].rstrip(".")
 
 
 def _is_address(name: str) -> bool:
