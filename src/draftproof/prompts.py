@@ -104,4 +104,8 @@ class PromptReader:
 
 def as_messages(messages: str | Messages) -> Messages:
     """A conversation; a string is one message of the user."""
-    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    if not messages:  # an empty prompt of token ids looks the same from here on
+        raise InvalidRequestError("messages must not be empty")
+    return messages

@@ -51,6 +51,8 @@ def refused(response: Any, status: int = 400) -> dict[str, Any]:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"\u0661": 1}}, "logit_bias"),  # a digit, but not of ASCII
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"speculation": "sometimes"}, "speculation"),
@@ -173,8 +175,27 @@ def test_a_log_line_cannot_be_forged() -> None:
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
         ("/apply-template", {"messages": 3}, "messages"),
+        ("/v1/responses", {"input": []}, "input"),
+        ("/v1/responses", {"input": [], "instructions": "Be kind."}, "input"),
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": 5}]}, "input[0].summary"),
+        ("/v1/responses", {"input": [{"type": "reasoning", "content": 5}]}, "input[0].content"),
+        ("/v1/responses", {"input": [{"type": "reasoning", "content": "x"}]}, "input[0].content"),
     ],
 )
 def test_other_endpoints(running: Running, path: str, body: dict[str, Any], param: str) -> None:
     error = refused(running.client.post(path, json=body))
     assert error["param"] == param
+
+
+def test_nothing_at_all(running: Running, tiny_server: Running) -> None:
+    headers = {"content-type": "application/json"}
+    for data in (b"", b" \n"):
+        error = refused(running.client.post(CHAT, content=data, headers=headers))
+        assert error["message"] == "the body is empty"
+    for path in (CHAT, "/apply-template"):
+        error = refused(tiny_server.client.post(path, json={"messages": []}))
+        assert (error["message"], error["param"]) == ("messages must not be empty", "messages")
+    body = {"messages": [], "system": "Be kind.", "max_tokens": 1}
+    answer = tiny_server.client.post("/v1/messages", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "messages must not be empty"

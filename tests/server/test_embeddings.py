@@ -20,6 +20,8 @@ def test_embeddings(tiny_server: Running) -> None:
     assert packed["usage"]["prompt_tokens"] > 0
     for fields, param in (
         ({"input": []}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": ["a", ""]}, "input"),
         ({"input": [{}]}, "input[0]"),
         ({"input": "a", "encoding_format": "x"}, "encoding_format"),
         ({"input": "a", "dimensions": 3}, "dimensions"),

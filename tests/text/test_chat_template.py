@@ -243,7 +243,7 @@ def test_arguments_sent_as_a_string_are_not_quoted_twice(qwen: Any) -> None:
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "at least one message"),
+        ([], "messages must not be empty"),
         ("hi", "messages must be a list"),
         ([{"content": "x"}], r"messages\[0\] must be an object with a string 'role'"),
         ([user("a"), "b"], r"messages\[1\]"),

@@ -57,6 +57,8 @@ async def _read(request: Request, max_body: int) -> bytes:
 
 def parse(data: bytes, type: type[T]) -> T:
     """JSON bytes as `type`. Raises ApiError 400."""
+    if not data.strip():
+        raise ApiError(400, "the body is empty")
     try:
         value = msgspec.json.decode(data)
     except RecursionError:

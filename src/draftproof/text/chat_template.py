@@ -315,8 +315,10 @@ def _up_to_last_content(text: str, variables: Mapping[str, Any]) -> str:
 
 
 def _clean_messages(messages: Any, string_arguments: bool, pictures: bool) -> list[dict[str, Any]]:
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise InvalidRequestError("messages must be a list with at least one message")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise InvalidRequestError("messages must be a list of messages")
+    if not messages:
+        raise InvalidRequestError("messages must not be empty")
     cleaned = []
     for i, message in enumerate(messages):
         where = f"messages[{i}]"

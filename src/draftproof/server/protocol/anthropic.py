@@ -114,6 +114,8 @@ def _tool_choice(choice: Mapping[str, Any] | None) -> Any:
 
 def openai_messages(request: MessagesRequest) -> list[dict[str, Any]]:
     """The conversation in the shape that the chat templates read."""
+    if not request.messages:
+        raise bad_field("messages", "must not be empty")
     result: list[dict[str, Any]] = []
     system = request.system
     if isinstance(system, list):

@@ -108,10 +108,12 @@ def _logit_bias(bias: Mapping[str, float] | None) -> dict[int, float] | None:
         return None
     if len(bias) > 1024:
         raise bad_field("logit_bias", f"has {len(bias)} entries, at most 1024 are allowed")
-    result = {}
+    result: dict[int, float] = {}
     for token, value in bias.items():
-        if not token.isdecimal() or len(token) > 9:
+        if not (token.isascii() and token.isdecimal()) or len(token) > 9:
             raise bad_field("logit_bias", f"must have token ids as keys, got {token[:20]!r}")
+        if int(token) in result:
+            raise bad_field("logit_bias", f"has token {int(token)} twice")
         result[int(token)] = value
     return result
 

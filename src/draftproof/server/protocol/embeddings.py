@@ -25,6 +25,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 async def embed(request: EmbeddingRequest, served: Served) -> dict[str, Any]:
     """Raises InvalidRequestError and ApiError."""
     inputs = checked_prompts("input", request.input)
+    if "" in inputs:
+        raise bad_field("input", "must not be empty, nor hold an empty text")
     if request.encoding_format not in (None, "float", "base64"):
         raise bad_field("encoding_format", "must be float or base64")
     found = await asyncio.to_thread(served.llm.embed, inputs)

@@ -102,6 +102,8 @@ def _format(text: Mapping[str, Any] | None) -> Any:
 
 def openai_messages(request: ResponsesRequest) -> list[dict[str, Any]]:
     """The conversation in the shape that the chat templates read."""
+    if request.input == []:
+        raise bad_field("input", "must not be empty")
     result: list[dict[str, Any]] = []
     if request.instructions:
         result.append({"role": "system", "content": request.instructions})
@@ -132,12 +134,19 @@ def openai_messages(request: ResponsesRequest) -> list[dict[str, Any]]:
             id = item.get("call_id")
             result.append({"role": "tool", "tool_call_id": id, "content": content})
         elif kind == "reasoning":
-            blocks = [*(item.get("content") or ()), *(item.get("summary") or ())]
+            blocks = [*_blocks(item, "content", where), *_blocks(item, "summary", where)]
             texts = [block.get("text") for block in blocks if isinstance(block, dict)]
             thoughts = "\n".join(text for text in texts if isinstance(text, str))
         else:
             raise bad_field(f"{where}.type", f"{str(kind)[:50]!r} isn't supported")
     return result
+
+
+def _blocks(item: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    blocks = item.get(name)
+    if blocks is not None and not isinstance(blocks, list):
+        raise bad_field(f"{where}.{name}", "must be a list")
+    return blocks or []
 
 
 def _content(content: Any, where: str) -> Any:
