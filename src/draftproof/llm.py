@@ -13,6 +13,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from draftproof import catalogue, discovery
@@ -21,15 +22,7 @@ from draftproof.asking import RequestMaker
 from draftproof.config import EngineConfig, SpeculativeConfig, default_threads
 from draftproof.drafting import DraftMemory, TokenText
 from draftproof.drafting.verify_cost import VerifyCost, cache_path, measured_or_cached
-from draftproof.engine import (
-    Arrival,
-    Engine,
-    EngineThread,
-    Inbox,
-    Mailbox,
-    cancel,
-    received,
-)
+from draftproof.engine import Arrival, Engine, EngineThread, Inbox, Mailbox, cancel, received
 from draftproof.errors import InvalidRequestError
 from draftproof.outputs import (
     Completion,
@@ -371,12 +364,14 @@ class LLM:
         inputs: str | Sequence[str | Sequence[int]],
         pooling: str = "mean",
         normalize: bool = True,
+        given_up: Event | None = None,
     ) -> list[Embedding]:
         """What the model makes of texts: the mean of the rows behind its output norm, or the last
-        one (which suits models that were trained for it), of length 1 if `normalize`."""
+        one (which suits models that were trained for it), of length 1 if `normalize`. Ends with
+        concurrent.futures.CancelledError soon after `given_up` is set (from another thread)."""
         texts = [inputs] if isinstance(inputs, str) else inputs
         ids = [self._prompts.read(text, None, {}) for text in texts]
-        return embed(ids, pooling, normalize, self._engine, self._start)
+        return embed(ids, pooling, normalize, self._engine, self._start, given_up)
 
     # --- knowing ---------------------------------------------------------------------------------
 

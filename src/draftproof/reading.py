@@ -6,6 +6,7 @@ They share the engine's steps with everything else, a few rows at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import Event
 
 from draftproof.config import SpeculativeConfig, check_choice
 from draftproof.engine import Engine, Inbox, Mailbox, cancel
@@ -31,22 +32,33 @@ def score(ids: Sequence[int], engine: Engine, start: Start) -> Score:
 
 
 def embed(
-    texts: Sequence[Sequence[int]], pooling: str, normalize: bool, engine: Engine, start: Start
+    texts: Sequence[Sequence[int]],
+    pooling: str,
+    normalize: bool,
+    engine: Engine,
+    start: Start,
+    given_up: Event | None = None,
 ) -> list[Embedding]:
-    """One per text, in order. Raises as a request does, and NumericError."""
+    """One per text, in order. Raises as a request does, NumericError, and CancelledError soon
+    after `given_up` is set."""
     check_choice("pooling", pooling, POOLINGS)
     if not isinstance(normalize, bool):
         raise InvalidRequestError(f"normalize must be true or false, got {normalize!r}")
     readers = [HiddenReader(pooling) for _ in texts]
     for some in _in_parts(list(zip(texts, readers, strict=True))):
-        _play(some, engine, start)
+        _play(some, engine, start, given_up)
     return [
         Embedding(reader.values(normalize), len(ids))
         for ids, reader in zip(texts, readers, strict=True)
     ]
 
 
-def _play(wanted: Sequence[tuple[Sequence[int], RowReader]], engine: Engine, start: Start) -> None:
+def _play(
+    wanted: Sequence[tuple[Sequence[int], RowReader]],
+    engine: Engine,
+    start: Start,
+    given_up: Event | None = None,
+) -> None:
     """Returns when all have been read."""
     if any(isinstance(ids, ReadPrompt) and ids.pictures for ids, _ in wanted):
         raise InvalidRequestError("prompt has pictures: scores and embeddings are of text")
@@ -54,7 +66,7 @@ def _play(wanted: Sequence[tuple[Sequence[int], RowReader]], engine: Engine, sta
     requests = [Request(ids, SamplingParams(), off, reader=reader) for ids, reader in wanted]
     for request in requests:
         engine.check(request)
-    arrivals = Inbox()
+    arrivals = Inbox(given_up)
     try:
         start(requests, arrivals.put)
         while any(request.finish_reason is None for request in requests):

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -90,7 +91,11 @@ class FakeLLM:
             raise InvalidRequestError(f"token id {id} is not in the vocabulary")
         return chr(id).encode()
 
-    def embed(self, inputs: Sequence[Any]) -> list[Embedding]:
+    def embed(self, inputs: Sequence[Any], given_up: threading.Event) -> list[Embedding]:
+        if given_up.wait(self.pause):
+            self.cancelled += 1
+            raise CancelledError
+        self.ended += 1
         return [Embedding((0.6, 0.8), len(text)) for text in inputs]
 
     def render(self, messages: Any, tools: Any = None, **template: Any) -> str:

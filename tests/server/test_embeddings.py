@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import array
 import base64
+import threading
+from concurrent.futures import CancelledError
 
-from server_support import Running
+import pytest
+from server_support import Running, wait_for
+
+
+def test_given_up(tiny_server: Running) -> None:
+    llm = tiny_server.service.served.llm
+    given_up = threading.Event()
+    given_up.set()
+    before = llm.metrics().prompt_tokens
+    with pytest.raises(CancelledError):
+        llm.embed([[1] * 500] * 40, given_up=given_up)
+    wait_for(lambda: llm.metrics().running == llm.metrics().waiting == 0)
+    assert llm.metrics().prompt_tokens - before < 40 * 500
+    assert llm.embed("abc", given_up=threading.Event()) is not None
 
 
 def test_embeddings(tiny_server: Running) -> None:

@@ -47,6 +47,18 @@ def test_a_client_that_leaves_is_noticed(llm: FakeLLM, after: int, stream: bool)
         assert llm.ended == 0
 
 
+def test_embeddings_end_when_their_client_leaves() -> None:
+    llm = FakeLLM(pause=30)
+    with serving(llm) as running:
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(f"{running.url}/v1/embeddings", json={"input": "a"}, timeout=0.3)
+        wait_for(lambda: llm.cancelled == 1)
+        wait_for(lambda: any(line.get("outcome") == "cancelled" for line in running.log()))
+        assert llm.ended == 0
+        llm.pause = 0.0
+        running.client.post("/v1/embeddings", json={"input": "a"}).raise_for_status()
+
+
 def test_an_error_before_the_first_piece_is_a_status(fake: FakeLLM, running: Running) -> None:
     fake.fails = QueueFullError(3.2, 5)
     for stream in (False, True):

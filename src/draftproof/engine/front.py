@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
@@ -35,19 +35,22 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds, of a hint when to try agai
 
 
 class Inbox:
-    """A mailbox that a thread waits at."""
+    """A mailbox that a thread waits at. given_up: whoever sets it ends the waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, given_up: threading.Event | None = None) -> None:
         self._arrivals: SimpleQueue[tuple[Request, Arrival]] = SimpleQueue()
+        self._given_up = given_up
 
     def put(self, request: Request, arrived: Arrival) -> None:
         self._arrivals.put((request, arrived))
 
     def get(self) -> tuple[Request, Received]:
-        """What comes next. Raises what `received` raises.
+        """What comes next. Raises what `received` raises, and CancelledError once given up.
 
         Looks up from time to time: a Ctrl-C that came just before we began to wait wakes nobody."""
         while True:
+            if self._given_up is not None and self._given_up.is_set():
+                raise CancelledError
             with suppress(Empty):
                 request, arrived = self._arrivals.get(timeout=0.5)
                 return request, received(arrived)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from draftproof.server.body import read_json
 from draftproof.server.jobs import Job
@@ -187,12 +188,16 @@ class Routes:
     def _looks(
         self, type: type[StructT], look: Callable[[StructT, Served], Awaitable[Any]]
     ) -> Handler:
-        """A handler that computes nothing with the model."""
+        """A handler that generates nothing."""
 
-        async def handler(request: Request) -> Response:
+        async def handler(request: Request) -> ASGIApp:
             wire = await self._read(request, type)
             try:
-                return json_response(await look(wire, self._service.served))
+                looked = look(wire, self._service.served)
+                return json_response(await _while_connected(request, looked))
+            except ClientDisconnect:
+                request.scope[RECORD].outcome = "cancelled"
+                return _no_response
             except Exception as error:
                 raise of_client(wire)(error) from error
 
@@ -229,3 +234,26 @@ class Routes:
         wire = await read_json(request, type, config.max_body, config.body_timeout)
         self._service.served.check_model(getattr(wire, "model", None))
         return wire
+
+
+async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
+    """What the work gives. Cancels it and raises ClientDisconnect once the client has gone away."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = (asyncio.ensure_future(work), asyncio.ensure_future(gone()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _no_response(scope: Scope, receive: Receive, send: Send) -> None:
+    """Nobody is there to read one."""

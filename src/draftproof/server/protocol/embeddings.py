@@ -6,6 +6,7 @@ import array
 import asyncio
 import base64
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -29,7 +30,11 @@ async def embed(request: EmbeddingRequest, served: Served) -> dict[str, Any]:
         raise bad_field("input", "must not be empty, nor hold an empty text")
     if request.encoding_format not in (None, "float", "base64"):
         raise bad_field("encoding_format", "must be float or base64")
-    found = await asyncio.to_thread(served.llm.embed, inputs)
+    given_up = threading.Event()
+    try:
+        found = await asyncio.to_thread(served.llm.embed, inputs, given_up=given_up)
+    finally:
+        given_up.set()  # a thread can't be cancelled
     width = len(found[0].values)
     if request.dimensions not in (None, width):
         raise bad_field("dimensions", f"can only be {width} with this model")
