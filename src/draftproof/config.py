@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import reprlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ DRAFTERS = ("off", "auto", "suffix", "template", "resync", "window", "oracle")
 OWN_DRAFTERS: set[str] = set()  # names that drafting.register_drafter added
 VERIFY_MODES = ("exact", "replay")
 MAX_DRAFT_TOKENS = 63
+MAX_REFERENCE_TOKENS = 100_000
+MAX_REFERENCE_CHARACTERS = 1_000_000
 DEFAULT_DRAFT_TOKENS = 4
 MOST_LOGIT_ROWS = 128
 
@@ -53,7 +56,14 @@ def parse_bytes(name: str, text: str) -> int:
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises InvalidRequestError unless `value` is one of `choices`."""
     if value not in choices:
-        raise InvalidRequestError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise InvalidRequestError(
+            f"{name} must be one of {', '.join(choices)}, got {reprlib.repr(value)}"
+        )
+
+
+def _check_reference_length(length: int, most: int, unit: str) -> None:
+    if length > most:
+        raise InvalidRequestError(f"reference has {length} {unit}, at most {most} are allowed")
 
 
 def default_threads() -> int:
@@ -214,9 +224,12 @@ class SpeculativeConfig:
         if not isinstance(self.scope, str):
             raise InvalidRequestError(f"scope must be a string, got {self.scope!r}")
         reference = self.reference
+        if isinstance(reference, str):
+            _check_reference_length(len(reference), MAX_REFERENCE_CHARACTERS, "characters")
         if reference is not None and not isinstance(reference, str):
             if not isinstance(reference, (tuple, list)):
                 raise InvalidRequestError("reference must be text or a list of token ids")
+            _check_reference_length(len(reference), MAX_REFERENCE_TOKENS, "tokens")
             for token in reference:
                 check_int("reference", token, 0, 2**31 - 1)
             object.__setattr__(self, "reference", tuple(reference))

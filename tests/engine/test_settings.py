@@ -39,6 +39,8 @@ BAD_SPECULATION: list[tuple[str, dict[str, Any]]] = [
     *[("remember", {"remember": v}) for v in (1, None)],
     *[("scope", {"scope": v}) for v in (1, None)],
     *[("reference", {"reference": v}) for v in (3, (-1,), ["a"])],
+    ("reference has 100001 tokens", {"reference": (1,) * 100_001}),
+    ("reference has 1000001 characters", {"reference": "a" * 1_000_001}),
     ("verify", {"verify": "fast"}),
     ("recording", {"drafter": "oracle"}),
     ("recording", {"drafter": "oracle", "recording": ()}),

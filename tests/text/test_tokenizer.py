@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 import unicodedata
 from typing import Any
 
@@ -235,3 +237,22 @@ def test_broken_vocabularies_are_refused_in_one_line(changes: Any, message: str)
     with pytest.raises(ModelFileError, match=message) as caught:
         Tokenizer.from_gguf(metadata)
     assert "\n" not in str(caught.value)
+
+
+def test_a_long_text_gives_the_ids_of_a_short_one_and_holds_up_no_other_thread() -> None:
+    tokenizer = Tokenizer.from_gguf(tiny_metadata())
+    text = "hello world don't " * 40_000
+    ids: list[int] = []
+    thread = threading.Thread(target=lambda: ids.extend(tokenizer.encode(text, False)))
+    longest, last = 0.0, time.monotonic()
+    start = last
+    thread.start()
+    while thread.is_alive():
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+        time.sleep(0.001)
+    taken = time.monotonic() - start
+    assert longest < 0.6 * taken
+    assert tokenizer.decode(ids) == text
+    short = tokenizer.encode("hello world don't " * 2, False)
+    assert ids[: len(short) // 2] == short[: len(short) // 2]

@@ -33,6 +33,9 @@ END_TEXTS = ("<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|
 _ALWAYS_CONTROL = frozenset({*END_TEXTS, "<|im_start|>"})
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
+# A batch of one is encoded without the interpreter's lock, so that megabytes stop nobody else;
+# short texts do without: it starts threads of the library's own.
+_LONG_TEXT = 1 << 15  # characters
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -194,10 +197,15 @@ class Tokenizer:
         pattern = self._all_added if parse_special else self._user_defined
         for piece, added in _split(pattern, replace_surrogates(text)):
             if piece:
-                ids += self._bpe.encode(piece, add_special_tokens=False).ids
+                ids += self._plain(piece)
             if added:
                 ids.append(self._id_of[added])
         return ids
+
+    def _plain(self, text: str) -> list[int]:
+        if len(text) < _LONG_TEXT:
+            return self._bpe.encode(text, add_special_tokens=False).ids
+        return self._bpe.encode_batch([text], add_special_tokens=False)[0].ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD, control tokens are left out
