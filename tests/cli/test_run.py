@@ -102,7 +102,16 @@ def test_an_argument_that_is_not_text(invoke: Invoke, fake: FakeLLM) -> None:
 def test_defaults(invoke: Invoke, fake: FakeLLM) -> None:
     invoke("run", "hi")
     assert fake.loaded == [
-        {"model": None, "threads": None, "ctx": None, "kv_type": "f16", "quantize": None}
+        {
+            "model": None,
+            "threads": None,
+            "ctx": None,
+            "kv_type": "f16",
+            "quantize": None,
+            "mmproj": None,
+            "image_max_tokens": 512,
+            "image_min_tokens": 64,
+        }
     ]
     _, sampling, speculation = fake.calls[0]
     assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.0, 512, None)
@@ -117,10 +126,20 @@ def test_every_option_arrives(invoke: Invoke, fake: FakeLLM) -> None:
         *("--temperature", "0.5", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.05"),
         *("--seed", "18446744073709551615", "--threads", "3", "--ctx", "99", "--kv-type", "bf16"),
         *("--spec", "window", "--spec-k", "63", "--spec-verify", "replay", "--spec-k-max", "9"),
+        *("--mmproj", "tower.gguf", "--image-max-tokens", "300", "--image-min-tokens", "20"),
     )
     assert result.exit_code == 0, result.stderr
     assert fake.loaded == [
-        {"model": "m.gguf", "threads": 3, "ctx": 99, "kv_type": "bf16", "quantize": None}
+        {
+            "model": "m.gguf",
+            "threads": 3,
+            "ctx": 99,
+            "kv_type": "bf16",
+            "quantize": None,
+            "mmproj": Path("tower.gguf"),
+            "image_max_tokens": 300,
+            "image_min_tokens": 20,
+        }
     ]
     prompt, sampling, speculation = fake.calls[0]
     assert prompt == [{"role": "system", "content": "Be brief."}, *user("hi")]
