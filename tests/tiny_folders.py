@@ -18,7 +18,8 @@ from gguf.quants import quantize
 from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 
-from tiny_models import CHAT_TEMPLATE, Array, TinySpec, Type, hf_weights, vocabulary
+from tiny_blocks import Array, Type
+from tiny_models import CHAT_TEMPLATE, TinySpec, hf_weights, vocabulary
 
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

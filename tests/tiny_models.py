@@ -16,30 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES
-from gguf.quants import dequantize, quantize
-from numpy.typing import NDArray
+from gguf import GGUFValueType, GGUFWriter
 
-Array = NDArray[Any]
-Type = GGMLQuantizationType
-
-# Types that the public package quantizes to; of the others it only reads blocks.
-QUANTIZED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4")
-RANDOM_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
-FLOAT_TYPES = ("F32", "F16", "BF16")
-TENSOR_TYPES = FLOAT_TYPES + QUANTIZED_TYPES + RANDOM_TYPES
-MIXED = "Q4_K_M"  # as real files: Q4_K, half of v and down Q6_K, output Q6_K
-
-# What a quantizer takes instead when a row is no multiple of 256.
-_FALLBACK = {
-    "Q2_K": "Q4_0",
-    "Q3_K": "Q4_0",
-    "Q4_K": "Q5_0",
-    "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-    "IQ4_XS": "IQ4_NL",
-}
+from tiny_blocks import MIXED, Array, Packed, Type, pack
 
 # Small embeddings make a wrong epsilon visible: mean(x^2) = 1e-4 against 1e-6 or 1e-5.
 EMBEDDING_STD = 0.01
@@ -168,7 +147,7 @@ def hf_weights(spec: TinySpec) -> dict[str, Array]:
     return weights
 
 
-# --- GGUF: names, permutation, tensor types ------------------------------------------------------
+# --- GGUF: names, permutation ------------------------------------------------------
 
 _TOP_NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -259,69 +238,6 @@ def gguf_tensors(spec: TinySpec, weights: Mapping[str, Array]) -> dict[str, Arra
     return tensors
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A tensor in a block format: `data` uint8 [.., rows, bytes of a row]."""
-
-    data: Array
-    type: Type
-
-    def values(self) -> Array:
-        """float32 [.., rows, columns], as the public package reads the blocks."""
-        return dequantize(self.data, self.type)
-
-
-def random_blocks(
-    rng: np.random.Generator, rows: int, width: int, type_: Type, std: float
-) -> Packed:
-    """Valid blocks of RANDOM_TYPES with every field random, of about the given deviation.
-
-    Some block scales are negative or zero, as quantizers may write them."""
-    block, size = GGML_QUANT_SIZES[type_]
-    blocks = rng.integers(0, 256, (rows * width // block, size), dtype=np.uint8)
-    d = rng.uniform(0.6, 1.4, len(blocks))
-    # Where d stands, and dmin. d*s*q - dmin*m is about zero on average when dmin is d times the
-    # mean of q.
-    with_min = {Type.Q2_K: (80, 82, 1.5), Type.Q4_K: (0, 2, 7.5), Type.Q5_K: (0, 2, 15.5)}
-    if type_ in with_min:
-        at, at_min, mean = with_min[type_]
-        fields = [(at, d), (at_min, d * mean)]
-    else:
-        at = {Type.Q3_K: 108, Type.Q6_K: 208}.get(type_, 0)
-        fields = [(at, d * rng.choice([1, 1, 1, -1], len(blocks)))]
-
-    def with_scale(scale: float) -> Packed:
-        out = blocks.copy()
-        for offset, value in fields:
-            f16 = (value * scale).astype("<f2")
-            out[:, offset : offset + 2] = f16.view(np.uint8).reshape(-1, 2)
-        return Packed(out.reshape(rows, width // block * size), type_)
-
-    packed = with_scale(std / float(with_scale(1.0).values().std()))
-    if len(blocks) > 8:
-        flat = packed.data.reshape(len(blocks), size)
-        for offset, _ in fields:
-            flat[5, offset : offset + 2] = 0
-    return packed
-
-
-def pack(rng: np.random.Generator, tensor: Array, type_name: str) -> Packed:
-    """[.., rows, width] float32 in a tensor type, or its usual stand-in for other rows than of 256.
-
-    RANDOM_TYPES don't approximate `tensor`: they are random blocks of its deviation."""
-    *outer, rows, width = tensor.shape
-    if outer:
-        flat = pack(rng, tensor.reshape(-1, width), type_name)
-        return Packed(flat.data.reshape(*outer, rows, -1), flat.type)
-    if width % 256:
-        type_name = _FALLBACK.get(type_name, type_name)
-    type_ = getattr(Type, type_name)
-    if type_name in RANDOM_TYPES:
-        return random_blocks(rng, rows, width, type_, float(tensor.std()))
-    data = np.ascontiguousarray(quantize(tensor, type_))
-    return Packed(data.view(np.uint8).reshape(rows, -1), type_)
-
-
 def _type_in_mix(name: str, layer_is_even: bool) -> str:
     sensitive = "attn_v" in name or "ffn_down" in name
     return "Q6_K" if name == "output.weight" or (sensitive and layer_is_even) else "Q4_K"
@@ -345,7 +261,7 @@ def packed_tensors(spec: TinySpec, type_name: str) -> dict[str, Array | Packed]:
 
 # Pairs in order of rank.
 # fmt: off
-_MERGES = (
+MERGES = (
     "Ġ t", "h e", "Ġt he", "i n", "e r", "Ġ a", "o n", "r e", "s t", "n d", "Ġa nd", "o r", "in g",
     "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ", "e n", "Ġ =", "l l", "( )", ": Ċ", "d e",
 )
@@ -381,7 +297,7 @@ def byte_alphabet() -> list[str]:
 
 def vocabulary(spec: TinySpec) -> TinyVocabulary:
     """Bytes, merges, control tokens (first for llama, as in SmolLM2; else last), padding."""
-    merges = list(_MERGES)
+    merges = list(MERGES)
     text = byte_alphabet() + [m.replace(" ", "") for m in merges]
     control = [(t, 3) for t in CONTROL]
     normal = [(t, 1) for t in text]
@@ -393,7 +309,7 @@ def vocabulary(spec: TinySpec) -> TinyVocabulary:
     return TinyVocabulary([t for t, _ in entries], [k for _, k in entries], merges)
 
 
-_U32, _F32, _STR, _BOOL = (
+U32, F32, STR, BOOL = (
     GGUFValueType.UINT32,
     GGUFValueType.FLOAT32,
     GGUFValueType.STRING,
@@ -406,38 +322,38 @@ def metadata(spec: TinySpec) -> Metadata:
     """Key -> (value, type), as a converter writes them (`general.architecture` is apart)."""
     a, vocab = spec.arch, vocabulary(spec)
     meta: Metadata = {
-        "general.name": (f"tiny {spec.name}", _STR),
-        f"{a}.block_count": (spec.layers, _U32),
-        f"{a}.context_length": (spec.context, _U32),
-        f"{a}.embedding_length": (spec.hidden, _U32),
-        f"{a}.feed_forward_length": (spec.ffn, _U32),
-        f"{a}.attention.head_count": (spec.heads, _U32),
-        f"{a}.attention.head_count_kv": (spec.kv_heads, _U32),
-        f"{a}.attention.layer_norm_rms_epsilon": (spec.eps, _F32),
-        f"{a}.rope.freq_base": (spec.theta, _F32),
-        "tokenizer.ggml.model": ("gpt2", _STR),
-        "tokenizer.ggml.pre": ("smollm" if a == "llama" else "qwen2", _STR),
+        "general.name": (f"tiny {spec.name}", STR),
+        f"{a}.block_count": (spec.layers, U32),
+        f"{a}.context_length": (spec.context, U32),
+        f"{a}.embedding_length": (spec.hidden, U32),
+        f"{a}.feed_forward_length": (spec.ffn, U32),
+        f"{a}.attention.head_count": (spec.heads, U32),
+        f"{a}.attention.head_count_kv": (spec.kv_heads, U32),
+        f"{a}.attention.layer_norm_rms_epsilon": (spec.eps, F32),
+        f"{a}.rope.freq_base": (spec.theta, F32),
+        "tokenizer.ggml.model": ("gpt2", STR),
+        "tokenizer.ggml.pre": ("smollm" if a == "llama" else "qwen2", STR),
         "tokenizer.ggml.tokens": (vocab.tokens, GGUFValueType.ARRAY),
         "tokenizer.ggml.token_type": (vocab.types, GGUFValueType.ARRAY),
         "tokenizer.ggml.merges": (vocab.merges, GGUFValueType.ARRAY),
-        "tokenizer.ggml.eos_token_id": (vocab.id("<|im_end|>"), _U32),
-        "tokenizer.ggml.bos_token_id": (vocab.id("<|endoftext|>"), _U32),
-        "tokenizer.ggml.padding_token_id": (vocab.id("<|endoftext|>"), _U32),
-        "tokenizer.ggml.add_bos_token": (False, _BOOL),
-        "tokenizer.chat_template": (CHAT_TEMPLATE, _STR),
+        "tokenizer.ggml.eos_token_id": (vocab.id("<|im_end|>"), U32),
+        "tokenizer.ggml.bos_token_id": (vocab.id("<|endoftext|>"), U32),
+        "tokenizer.ggml.padding_token_id": (vocab.id("<|endoftext|>"), U32),
+        "tokenizer.ggml.add_bos_token": (False, BOOL),
+        "tokenizer.chat_template": (CHAT_TEMPLATE, STR),
     }
     if a == "llama":
-        meta[f"{a}.rope.dimension_count"] = (spec.head_dim, _U32)
-        meta[f"{a}.vocab_size"] = (spec.vocab, _U32)
+        meta[f"{a}.rope.dimension_count"] = (spec.head_dim, U32)
+        meta[f"{a}.vocab_size"] = (spec.vocab, U32)
     if spec.experts:
-        meta[f"{a}.expert_count"] = (spec.experts, _U32)
-        meta[f"{a}.expert_used_count"] = (spec.experts_used, _U32)
-        meta[f"{a}.expert_feed_forward_length"] = (spec.expert_ffn, _U32)
+        meta[f"{a}.expert_count"] = (spec.experts, U32)
+        meta[f"{a}.expert_used_count"] = (spec.experts_used, U32)
+        meta[f"{a}.expert_feed_forward_length"] = (spec.expert_ffn, U32)
         if not spec.renormalise:
-            meta[f"{a}.expert_weights_norm"] = (False, _BOOL)
+            meta[f"{a}.expert_weights_norm"] = (False, BOOL)
     if a.startswith("qwen3") or spec.head_dim * spec.heads != spec.hidden:
-        meta[f"{a}.attention.key_length"] = (spec.head_dim, _U32)
-        meta[f"{a}.attention.value_length"] = (spec.head_dim, _U32)
+        meta[f"{a}.attention.key_length"] = (spec.head_dim, U32)
+        meta[f"{a}.attention.value_length"] = (spec.head_dim, U32)
     return meta
 
 

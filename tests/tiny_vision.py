@@ -15,13 +15,13 @@ from gguf import GGUFValueType
 from numpy.typing import NDArray
 
 from tiny_models import (
-    _BOOL,
-    _F32,
-    _MERGES,
-    _STR,
-    _U32,
+    BOOL,
     CONTROL,
     EMBEDDING_STD,
+    F32,
+    MERGES,
+    STR,
+    U32,
     Array,
     Metadata,
     byte_alphabet,
@@ -82,7 +82,7 @@ class TinyVision:
 
     @property
     def tokens(self) -> list[str]:
-        text = byte_alphabet() + [m.replace(" ", "") for m in _MERGES]
+        text = byte_alphabet() + [m.replace(" ", "") for m in MERGES]
         return [*text, *CONTROL, *VISION_CONTROL]
 
     def id(self, token: str) -> int:
@@ -246,56 +246,56 @@ def vision_tensors(spec: TinyVision, weights: dict[str, Array]) -> dict[str, Arr
 def text_metadata(spec: TinyVision) -> Metadata:
     a = spec.arch
     experts: Metadata = {
-        f"{a}.expert_count": (spec.experts, _U32),
-        f"{a}.expert_used_count": (spec.experts_used, _U32),
-        f"{a}.expert_feed_forward_length": (spec.expert_ffn, _U32),
+        f"{a}.expert_count": (spec.experts, U32),
+        f"{a}.expert_used_count": (spec.experts_used, U32),
+        f"{a}.expert_feed_forward_length": (spec.expert_ffn, U32),
     }
     text = len(spec.tokens) - len(CONTROL) - len(VISION_CONTROL)
     types = [1] * text + [3] * (len(CONTROL) + len(VISION_CONTROL))
     return {
         **(experts if spec.experts else {}),
-        "general.name": (f"tiny {spec.name}", _STR),
-        f"{a}.block_count": (spec.layers, _U32),
-        f"{a}.context_length": (spec.context, _U32),
-        f"{a}.embedding_length": (spec.hidden, _U32),
-        f"{a}.feed_forward_length": (spec.ffn, _U32),
-        f"{a}.attention.head_count": (spec.heads, _U32),
-        f"{a}.attention.head_count_kv": (spec.kv_heads, _U32),
-        f"{a}.attention.key_length": (spec.head_dim, _U32),
-        f"{a}.attention.value_length": (spec.head_dim, _U32),
-        f"{a}.attention.layer_norm_rms_epsilon": (spec.eps, _F32),
-        f"{a}.rope.freq_base": (spec.theta, _F32),
+        "general.name": (f"tiny {spec.name}", STR),
+        f"{a}.block_count": (spec.layers, U32),
+        f"{a}.context_length": (spec.context, U32),
+        f"{a}.embedding_length": (spec.hidden, U32),
+        f"{a}.feed_forward_length": (spec.ffn, U32),
+        f"{a}.attention.head_count": (spec.heads, U32),
+        f"{a}.attention.head_count_kv": (spec.kv_heads, U32),
+        f"{a}.attention.key_length": (spec.head_dim, U32),
+        f"{a}.attention.value_length": (spec.head_dim, U32),
+        f"{a}.attention.layer_norm_rms_epsilon": (spec.eps, F32),
+        f"{a}.rope.freq_base": (spec.theta, F32),
         f"{a}.rope.dimension_sections": ([*spec.sections, 0], GGUFValueType.ARRAY),
-        f"{a}.n_deepstack_layers": (len(spec.deepstack), _U32),
-        "tokenizer.ggml.model": ("gpt2", _STR),
-        "tokenizer.ggml.pre": ("qwen2", _STR),
+        f"{a}.n_deepstack_layers": (len(spec.deepstack), U32),
+        "tokenizer.ggml.model": ("gpt2", STR),
+        "tokenizer.ggml.pre": ("qwen2", STR),
         "tokenizer.ggml.tokens": (spec.tokens, GGUFValueType.ARRAY),
         "tokenizer.ggml.token_type": (types, GGUFValueType.ARRAY),
-        "tokenizer.ggml.merges": (list(_MERGES), GGUFValueType.ARRAY),
-        "tokenizer.ggml.eos_token_id": (spec.id("<|im_end|>"), _U32),
-        "tokenizer.ggml.add_bos_token": (False, _BOOL),
-        "tokenizer.chat_template": (TEMPLATE, _STR),
+        "tokenizer.ggml.merges": (list(MERGES), GGUFValueType.ARRAY),
+        "tokenizer.ggml.eos_token_id": (spec.id("<|im_end|>"), U32),
+        "tokenizer.ggml.add_bos_token": (False, BOOL),
+        "tokenizer.chat_template": (TEMPLATE, STR),
     }
 
 
 def vision_metadata(spec: TinyVision) -> Metadata:
     v = "clip.vision."
     return {
-        "general.type": ("mmproj", _STR),
-        "clip.projector_type": ("qwen3vl_merger", _STR),
-        "clip.has_vision_encoder": (True, _BOOL),
-        "clip.use_gelu": (True, _BOOL),
-        v + "image_size": (spec.side * spec.patch, _U32),
-        v + "patch_size": (spec.patch, _U32),
-        v + "embedding_length": (spec.v_hidden, _U32),
-        v + "feed_forward_length": (spec.v_ffn, _U32),
-        v + "block_count": (spec.v_layers, _U32),
-        v + "projection_dim": (spec.hidden, _U32),
-        v + "attention.head_count": (spec.v_heads, _U32),
-        v + "attention.layer_norm_epsilon": (1e-6, _F32),
+        "general.type": ("mmproj", STR),
+        "clip.projector_type": ("qwen3vl_merger", STR),
+        "clip.has_vision_encoder": (True, BOOL),
+        "clip.use_gelu": (True, BOOL),
+        v + "image_size": (spec.side * spec.patch, U32),
+        v + "patch_size": (spec.patch, U32),
+        v + "embedding_length": (spec.v_hidden, U32),
+        v + "feed_forward_length": (spec.v_ffn, U32),
+        v + "block_count": (spec.v_layers, U32),
+        v + "projection_dim": (spec.hidden, U32),
+        v + "attention.head_count": (spec.v_heads, U32),
+        v + "attention.layer_norm_epsilon": (1e-6, F32),
         v + "image_mean": ([0.5, 0.5, 0.5], GGUFValueType.ARRAY),
         v + "image_std": ([0.5, 0.5, 0.5], GGUFValueType.ARRAY),
-        v + "spatial_merge_size": (2, _U32),
+        v + "spatial_merge_size": (2, U32),
         v + "is_deepstack_layers": (
             [i in spec.deepstack for i in range(spec.v_layers)],
             GGUFValueType.ARRAY,

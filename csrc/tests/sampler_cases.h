@@ -1,4 +1,4 @@
-// What the sampler's test programs share: a count of failures, random rows, and the choice of a
+// What the sampler's test programs share: random rows, and the choice of a
 // token once more from its definition.
 #pragma once
 
@@ -14,21 +14,10 @@
 #include "../philox.h"
 #include "../sampler.h"
 #include "../simd/exp_spec.h"
+#include "check.h"
 
 namespace draftproof {
 namespace {
-
-int failures = 0;
-
-#define CHECK(condition, ...)                                     \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      ++failures;                                                 \
-      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-      std::printf(__VA_ARGS__);                                   \
-      std::printf("\n");                                          \
-    }                                                             \
-  } while (0)
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

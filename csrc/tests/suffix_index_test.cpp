@@ -8,21 +8,11 @@
 #include <stdexcept>
 #include <vector>
 
+#include "check.h"
+
 using namespace draftproof;
 
 namespace {
-
-int failures = 0;
-
-#define CHECK(condition, ...)                                     \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      ++failures;                                                 \
-      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-      std::printf(__VA_ARGS__);                                   \
-      std::printf("\n");                                          \
-    }                                                             \
-  } while (0)
 
 // SplitMix64's step, for numbers that are the same everywhere.
 uint32_t draw(uint64_t& state, uint32_t below) {

@@ -14,7 +14,8 @@ from gguf import GGMLQuantizationType as Type
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
-from tiny_models import SPECS, Array, Packed, gguf_tensors, hf_weights, metadata, write_gguf
+from tiny_blocks import Array, Packed
+from tiny_models import SPECS, gguf_tensors, hf_weights, metadata, write_gguf
 
 TOKENS = 75
 

@@ -19,11 +19,10 @@ from draftproof.models.config import ModelConfig
 from draftproof.models.quantized_source import QuantizedSource
 from draftproof.models.recipe import target_type
 from parity.logits import all_logits
+from tiny_blocks import Array, Packed
 from tiny_folders import write_folder, write_safetensors
 from tiny_models import (
     SPECS,
-    Array,
-    Packed,
     TinyModels,
     gguf_tensors,
     hf_weights,

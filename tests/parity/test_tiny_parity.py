@@ -22,11 +22,10 @@ from draftproof.models import load_model
 from parity import traps
 from parity.logits import all_logits
 from parity.reference import GgufModel, Observed, build, observe
+from tiny_blocks import MIXED, TENSOR_TYPES
 from tiny_models import (
     ARCHITECTURES,
-    MIXED,
     SPECS,
-    TENSOR_TYPES,
     TinyModels,
     gguf_tensors,
     hf_weights,

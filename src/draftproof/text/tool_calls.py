@@ -8,6 +8,7 @@ between calls belongs to the calls.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from draftproof.text.answer_parts import Part, Splitter, Tools, held_from, of_kind
@@ -30,7 +31,7 @@ def call_splitter(format: CallFormat, tools: Tools) -> Splitter:
     return XmlCalls(tools) if format == "xml" else HermesCalls()
 
 
-class _Calls:
+class _Calls(ABC):
     """Text up to a marker; the white space before a call is dropped with it."""
 
     def __init__(self) -> None:
@@ -82,14 +83,17 @@ class _Calls:
         self._in_call = False
         return self._release(end)
 
+    @abstractmethod
     def _text(self) -> list[Part] | None:
-        raise NotImplementedError
+        """Parts of the held text outside a call; None: nothing in it is certain yet."""
 
+    @abstractmethod
     def _call(self) -> list[Part] | None:
-        raise NotImplementedError
+        """The call that the held text begins with, or its marker as text; None: it isn't whole."""
 
+    @abstractmethod
     def _last_call(self) -> list[Part] | None:
-        raise NotImplementedError
+        """The same at the end of the answer, where no more will come; None: it stays text."""
 
 
 class HermesCalls(_Calls):
