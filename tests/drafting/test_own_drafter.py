@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from engine_support import OFF, World, assert_same, outcome_of
 
 from draftproof.config import SpeculativeConfig
 from draftproof.drafting import NO_DRAFT, Draft, make_drafter, register_drafter
 from draftproof.errors import InvalidRequestError
+from draftproof.sampling import SamplingParams
 
 
 class Fives:
@@ -28,6 +30,11 @@ def test_a_registered_drafter_is_made_anew_for_each_request() -> None:
     one, other = make_drafter(config), make_drafter(config)
     assert one is not other
     assert one.propose([1], 2).tokens == (5, 5)
+    sampling = SamplingParams(max_tokens=60, temperature=0.8, seed=1)
+    plain, drafted = (World().run([1, 5, 2], sampling, way) for way in (OFF, config))
+    assert_same(outcome_of(plain), outcome_of(drafted), drafted=drafted.stats.drafted)
+    assert drafted.stats.by_source["fives"]["accepted"] > 0
+    assert drafted.stats.rejected > 0
 
 
 @pytest.mark.parametrize("name", ["auto", "off", "two words", ""])

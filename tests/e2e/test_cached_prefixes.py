@@ -74,3 +74,5 @@ def test_making_room_changes_no_bit(
         assert llm.metrics().kv_pages_used == 0
         assert llm.metrics().kv_pages_total == 5
     assert [evidence(done) for done in together] == [evidence(done) for done in alone]
+    assert sum(done.speculation["rejected"] for done in together) > 0
+    assert all(done.speculation["shared_forwards"] > 0 for done in together)

@@ -38,6 +38,7 @@ def oracle(llm: LLM, plain: Completion, acceptance: float) -> Completion:
     )
     completion = llm.generate(PROMPT, SAMPLING, config)
     assert completion.speculation["controlled"]
+    assert completion.speculation["drafted"] > 0
     assert completion.token_ids == plain.token_ids
     return completion
 

@@ -25,12 +25,15 @@ def test_a_context_of_16384_tokens(tmp_path: Path) -> None:
         config = EngineConfig(threads=1, ctx=CONTEXT, kv_type="q8_0", **fields)
         seen: list[Any] = []
         with LLM.of(load_model(path, config), config) as llm:
-            for spec in (SpeculativeConfig("off"), SpeculativeConfig("window", 8)):
-                sampling = SamplingParams(ignore_eos=True)
-                done = llm.generate(prompt, sampling, spec, audit=True)
+            way = SpeculativeConfig("off")
+            for _ in range(2):
+                done = llm.generate(prompt, SamplingParams(ignore_eos=True), way, audit=True)
                 assert done.finish_reason == "length"
                 assert done.usage.completion_tokens == ANSWER
                 seen.append((done.token_ids, done.audit))
+                way = SpeculativeConfig("oracle", 8, recording=done.token_ids, acceptance=0.7)
+            assert done.speculation["accepted"] > 0
+            assert done.speculation["rejected"] > 0
             cached = done.usage.cached_tokens
             assert cached == (len(prompt) - 1 if config.prefix_cache else 0)
             assert llm.metrics().kv_pages_used == 0

@@ -243,6 +243,8 @@ def test_sequences_in_one_batch(
         for run, alone, what in zip(runs, plain, mix, strict=True):
             assert_same(run, alone, what)
         assert [run.stats.drafted > 0 for run in runs] == [True, False, True, True, True]
+        assert all(run.stats.shared_forwards > 0 for run in runs)
+        assert sum(run.stats.rejected for run in runs) > 0
 
 
 @MODELS

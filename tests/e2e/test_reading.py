@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftproof import LLM, SamplingParams, SpeculativeConfig
+from draftproof import LLM, Delta, SamplingParams, SpeculativeConfig
 from draftproof.config import EngineConfig
 from draftproof.errors import ContextLengthError, InvalidRequestError
 from draftproof.models import load_model
@@ -54,9 +54,12 @@ def test_chunks_and_neighbours_change_no_bit(open_llm: Callable[..., LLM]) -> No
             ids = llm.encode(TEXT)[:300]
             texts = [ids, ids[5:90], ids[:1]]
             if chunk == 37:
-                stream = llm.stream("abc", endless, SpeculativeConfig("window", 5))
+                recording = llm.generate("abc", endless, SpeculativeConfig("off")).token_ids
+                oracle = SpeculativeConfig("oracle", 5, recording=recording, acceptance=0.7)
+                stream = llm.stream("abc", endless, oracle)
                 next(stream)
-                thread = threading.Thread(target=lambda s=stream: list(s))
+                rest: list[Delta] = []
+                thread = threading.Thread(target=rest.extend, args=(stream,))
                 thread.start()
             seen.append(
                 (
@@ -66,6 +69,10 @@ def test_chunks_and_neighbours_change_no_bit(open_llm: Callable[..., LLM]) -> No
             )
             if chunk == 37:
                 thread.join(60)
+                assert rest[-1].completion is not None
+                neighbour = rest[-1].completion.speculation
+                assert neighbour["rejected"] > 0
+                assert neighbour["shared_forwards"] > 0
     assert seen[0] == seen[1] == seen[2]
 
 

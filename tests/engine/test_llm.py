@@ -293,8 +293,13 @@ def test_several_choices(llm: LLM) -> None:
             outcome_of_completion(b),
             drafted=b.speculation["drafted"],
         )
-    alone = llm.generate("abcabcabc", one, WINDOW, audit=True)
-    assert outcome_of_completion(alone) == outcome_of_completion(plain)
+    assert all(choice.speculation["rejected"] > 0 for choice in drafted.choices[1:])
+    alone = llm.generate("abcabcabc", one, first, audit=True)
+    assert_same(
+        outcome_of_completion(plain),
+        outcome_of_completion(alone),
+        drafted=alone.speculation["drafted"],
+    )
     assert alone.choices == (alone,)
     drawn = llm.generate("abc", replace(several, seed=None))
     assert len({choice.engine.seed for choice in drawn.choices}) == 1

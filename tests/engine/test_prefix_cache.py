@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ def test_a_hit_has_the_bits_of_computing_again(
     assert outcome_of(first) == outcome_of(again) == cold
     assert first.num_cached == 0
     assert again.num_cached == len(LONG) - 1  # the last row is computed for its logits
+    if spec is not OFF:
+        assert min(first.stats.drafted, again.stats.drafted) > 0
 
 
 def test_the_next_turn_finds_the_answer_too_and_no_rejected_draft() -> None:
@@ -42,9 +45,10 @@ def test_the_next_turn_finds_the_answer_too_and_no_rejected_draft() -> None:
     assert wrong.stats.rejected + turn.stats.rejected > 8
     follow = [*turn.tokens, 3, 1, 4, 1, 5]
     cold = outcome_of(World().run(follow, SEEDED))
-    hit = one.run(follow, SEEDED, SpeculativeConfig("window", 4))
+    hit = one.run(follow, SEEDED, oracle(cold.token_ids, 4, acceptance=0.7))
     assert outcome_of(hit) == cold
     assert hit.num_cached == len(turn.tokens) - 1
+    assert hit.stats.rejected > 0
 
 
 def test_a_changed_first_line_costs_what_is_behind_it() -> None:
@@ -144,60 +148,72 @@ def test_making_room_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         one.run_all(requests)
         assert [outcome_of(request) for request in requests] == alone
         assert one.engine.scheduler.preemptions > 3
+        assert all(r.stats.drafted > 0 for i, r in enumerate(requests) if i % 3)
+        assert sum(r.stats.rejected for r in requests) > 0
+        assert not cached or one.engine.prefix_cache.stats.hits > 3  # type: ignore[union-attr]
         assert requests[0].time_last == min(r.time_last for r in requests[::3])
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(st.integers(0, 2), min_size=1, max_size=8),  # what the prompt is made of
-            st.integers(1, 25),  # max_tokens
-            st.sampled_from([0.0, 0.9]),
-            st.sampled_from(["off", "window", "replay"]),
-            st.integers(0, 6),  # steps before the next one comes
-            st.sampled_from([None, None, None, 2, 9]),  # cancelled after so many steps
-        ),
-        min_size=2,
-        max_size=10,
-    ),
-    st.integers(20, 60),
-    st.integers(1, 30),
-    st.integers(1, 40),
+REQUESTS = st.tuples(
+    st.lists(st.integers(0, 2), min_size=1, max_size=8),  # what the prompt is made of
+    st.sampled_from([1, 7, 25, 60, 60]),  # max_tokens
+    st.sampled_from([0.0, 0.9]),
+    st.sampled_from(["off", "window", "replay"]),
+    st.sampled_from([0, 0, 1, 2, 6]),  # steps before the next one comes
+    st.sampled_from([None, None, None, 2, 9]),  # cancelled after so many steps
 )
-def test_no_neighbour_changes_a_bit(
-    asked: list[Any], num_pages: int, chunk: int, promised: int
-) -> None:
+
+
+def test_no_neighbour_changes_a_bit() -> None:
     """Random mixes on a small pool, with prefixes in common, cancelled ones, and preemption."""
     parts = ([3, 7, 1, 9, 4], [8, 8, 8, 8, 8, 8, 8], [5, 1, 2])
-    plain = World()
-    one = world(num_pages=num_pages, prefill_chunk=chunk, context=80)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "PROMISED_ANSWER", promised)
-        running: list[tuple[Request, Request, int | None]] = []
-        steps = 0
-        for pieces, limit, temperature, drafter, pause, cancel in asked:
-            prompt = [token for piece in pieces for token in parts[piece]]
-            sampling = SamplingParams(max_tokens=limit, temperature=temperature, seed=11)
-            spec = OFF if drafter == "off" else SpeculativeConfig("window", 5)
-            if drafter == "replay":
-                spec = SpeculativeConfig("window", 5, "replay")
-            request = one.request(prompt, sampling, spec)
-            one.engine.add(request)
-            until = None if cancel is None else steps + cancel
-            running.append((request, plain.run(prompt, sampling), until))
-            for _ in range(pause):
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(REQUESTS, min_size=4, max_size=10),
+        st.sampled_from([20, 20, 24, 30, 60]),
+        st.integers(1, 30),
+        st.sampled_from([1, 2, 3, 8, 40]),  # few: they will be preempted
+    )
+    def check(asked: list[Any], num_pages: int, chunk: int, promised: int) -> None:
+        plain = World(context=80)
+        one = world(num_pages=num_pages, prefill_chunk=chunk, context=80)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scheduler, "PROMISED_ANSWER", promised)
+            running: list[tuple[Request, Request, int | None]] = []
+            steps = 0
+            for pieces, limit, temperature, drafter, pause, cancel in asked:
+                prompt = [token for piece in pieces for token in parts[piece]]
+                sampling = SamplingParams(max_tokens=limit, temperature=temperature, seed=11)
+                spec = OFF if drafter == "off" else SpeculativeConfig("window", 5)
+                if drafter == "replay":
+                    spec = SpeculativeConfig("window", 5, "replay")
+                request = one.request(prompt, sampling, spec)
+                one.engine.add(request)
+                until = None if cancel is None else steps + cancel
+                running.append((request, plain.run(prompt, sampling), until))
+                for _ in range(pause):
+                    steps = _step(one, running, steps)
+            while one.engine.has_work:
                 steps = _step(one, running, steps)
-        while one.engine.has_work:
-            steps = _step(one, running, steps)
-    for request, lone, _ in running:
-        if request.finish_reason is not None:
-            assert outcome_of(request) == outcome_of(lone)
-        else:
-            assert request.cancelled
-            assert request.output_ids == lone.output_ids[: request.num_output]
-    pool = one.engine.pool
-    assert pool.num_available == pool.num_unreserved == num_pages
+        for request, lone, _ in running:
+            if request.finish_reason is not None:
+                assert outcome_of(request) == outcome_of(lone)
+                counts["cached"] += request.num_cached
+                counts["rejected"] += request.stats.rejected
+                counts["shared"] += request.stats.shared_forwards
+            else:
+                assert request.cancelled
+                assert request.output_ids == lone.output_ids[: request.num_output]
+                counts["cancelled"] += request.num_output > 0
+        pool = one.engine.pool
+        assert pool.num_available == pool.num_unreserved == num_pages
+        counts["preemptions"] += one.engine.scheduler.preemptions
+
+    check()
+    for name in ("cached", "rejected", "shared", "cancelled", "preemptions"):
+        assert counts[name] > 0, name
 
 
 def _step(one: World, running: list[tuple[Request, Request, int | None]], steps: int) -> int:

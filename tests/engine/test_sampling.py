@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -198,32 +199,40 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
-@given(
-    params=st.lists(PARAMS, min_size=1, max_size=4),
-    k=st.sampled_from([1, 3, 8]),
-    acceptance=st.sampled_from([0.5, 0.9, 1.0]),
-    verify=st.sampled_from(["exact", "replay"]),
-    chunk=st.sampled_from([3, 256]),
-)
-def test_any_mix_is_what_each_alone_is_without_drafts(
-    params: list[SamplingParams], k: int, acceptance: float, verify: str, chunk: int
-) -> None:
+def test_any_mix_is_what_each_alone_is_without_drafts() -> None:
     """Text, ids, logprobs, reasons, logits and KV: alone and plain, or drafted in one batch."""
-    prompts = [PROMPT[i:] for i in range(len(params))]
-    alone = World(eos_ids=(11,))
-    plain = [alone.run(prompt, p, OFF) for prompt, p in zip(prompts, params, strict=True)]
-    together = World(eos_ids=(11,), prefill_chunk=chunk)
-    requests = []
-    for prompt, p, one in zip(prompts, params, plain, strict=True):
-        recording = [*one.output_ids, *range(8)]
-        config = oracle(recording, k, acceptance=acceptance, verify=verify)
-        requests.append(together.request(prompt, p, config))
-    together.run_all(requests)
-    for one, request in zip(plain, requests, strict=True):
-        drafted = request.stats.drafted or len(one.output_ids) < 2
-        assert_same(outcome_of(one), outcome_of(request), drafted=int(drafted))
-        assert request.stats.replay_mismatches == 0
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=120, deadline=None)
+    @given(
+        params=st.lists(PARAMS, min_size=1, max_size=4),
+        k=st.sampled_from([1, 3, 8]),
+        acceptance=st.sampled_from([0.5, 0.9, 1.0]),
+        verify=st.sampled_from(["exact", "replay"]),
+        chunk=st.sampled_from([3, 256]),
+    )
+    def check(
+        params: list[SamplingParams], k: int, acceptance: float, verify: str, chunk: int
+    ) -> None:
+        prompts = [PROMPT[i:] for i in range(len(params))]
+        alone = World(eos_ids=(11,))
+        plain = [alone.run(prompt, p, OFF) for prompt, p in zip(prompts, params, strict=True)]
+        together = World(eos_ids=(11,), prefill_chunk=chunk)
+        requests = []
+        for prompt, p, one in zip(prompts, params, plain, strict=True):
+            recording = [*one.output_ids, *range(8)]
+            config = oracle(recording, k, acceptance=acceptance, verify=verify)
+            requests.append(together.request(prompt, p, config))
+        together.run_all(requests)
+        for one, request in zip(plain, requests, strict=True):
+            drafted = request.stats.drafted or len(one.output_ids) < 2
+            assert_same(outcome_of(one), outcome_of(request), drafted=int(drafted))
+            assert request.stats.replay_mismatches == 0
+            for name in ("accepted", "rejected", "discarded", "shared_forwards"):
+                counts[name] += getattr(request.stats, name)
+
+    check()
+    assert len(+counts) == 4, counts
 
 
 @pytest.mark.parametrize("drafter", ["window", "suffix", "resync"])

@@ -32,9 +32,11 @@ def to_gguf(folder: Path, recipe: str) -> Path:
 
 
 def logits(path: Path, name: str, **fields: Any) -> Array:
+    """Their bits, as uint32."""
     rng = np.random.default_rng(SPECS[name].seed + 2)
     ids = rng.integers(0, SPECS[name].vocab, 40).astype(np.int32)
-    return all_logits(load_model(path, EngineConfig(**CONFIG, **fields)), ids, 64)
+    values = all_logits(load_model(path, EngineConfig(**CONFIG, **fields)), ids, 64)
+    return values.view(np.uint32)
 
 
 @pytest.mark.parametrize("recipe", ["q8_0", "q4_k_m"])

@@ -29,8 +29,10 @@ def prompt(name: str) -> np.ndarray[Any, np.dtype[np.int32]]:
     return rng.integers(0, SPECS[name].vocab, 80).astype(np.int32)
 
 
-def logits(path: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return all_logits(load_model(path, EngineConfig(**CONFIG)), prompt(name), 64)
+def logits(path: Path, name: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Their bits."""
+    values = all_logits(load_model(path, EngineConfig(**CONFIG)), prompt(name), 64)
+    return values.view(np.uint32)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

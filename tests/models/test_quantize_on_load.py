@@ -35,9 +35,11 @@ NAMES = ("llama", "qwen2-wide", "qwen3-wide-untied", "qwen3moe-wide")
 
 
 def logits(path: Path, name: str, **fields: Any) -> Array:
+    """Their bits, as uint32."""
     rng = np.random.default_rng(SPECS[name].seed + 2)
     ids = rng.integers(0, SPECS[name].vocab, 40).astype(np.int32)
-    return all_logits(load_model(path, EngineConfig(**CONFIG, **fields)), ids, 64)
+    values = all_logits(load_model(path, EngineConfig(**CONFIG, **fields)), ids, 64)
+    return values.view(np.uint32)
 
 
 def packed(tensor: Array, ggml_type: int) -> Array | Packed:

@@ -75,6 +75,7 @@ LONG = [{"role": "user", "content": "word " * 350}]
 def test_one_who_leaves_gives_back_its_pages(narrow: Running, stage: str, stream: bool) -> None:
     wait_for(lambda: busy(narrow) == (0, 0, 0))
     cancelled = narrow.service.served.llm.metrics().requests_cancelled
+    generated = narrow.service.served.llm.metrics().generated_tokens
     leave = threading.Event()
     short: dict[str, Any] = {"messages": USER, "max_tokens": 2000, "ignore_eos": True}
     body = {**short, "stream": stream, "speculation": "off"}
@@ -104,11 +105,15 @@ def test_one_who_leaves_gives_back_its_pages(narrow: Running, stage: str, stream
     thread.start()
     if stage == "queued":
         wait_for(lambda: busy(narrow)[1] == 1)
-    else:
+    elif stage == "prompt":
         wait_for(lambda: busy(narrow)[2] > 0)
+    else:
+        wait_for(lambda: narrow.service.served.llm.metrics().generated_tokens > generated)
     leave.set()
     thread.join(10)
     wait_for(lambda: narrow.service.served.llm.metrics().requests_cancelled == cancelled + 1)
+    if stage == "prompt":
+        assert narrow.service.served.llm.metrics().generated_tokens == generated
     if stage == "queued":
         first.join(20)
         assert others[0].json()["usage"]["completion_tokens"] == 600

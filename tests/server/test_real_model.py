@@ -40,15 +40,28 @@ def test_speculation_changes_nothing_but_the_counts(tiny_server: Running) -> Non
 
 
 def test_many_at_once_get_what_each_gets_alone(tiny_server: Running) -> None:
+    llm = tiny_server.service.served.llm
     prompts = [f"{'word ' * i}{i}" for i in range(8)]
-    alone = [tiny_server.chat(**ask(prompt)).json()["choices"] for prompt in prompts]
+    fields = {"max_tokens": 100, "ignore_eos": True, "speculation": {"drafter": "suffix", "k": 4}}
+    alone = [
+        tiny_server.chat(**ask(prompt, **{**fields, "speculation": "off"})).json()["choices"]
+        for prompt in prompts
+    ]
 
     def streamed(prompt: str) -> list[dict[str, Any]]:
-        answer = folded(events(tiny_server.chat(**ask(prompt, stream=True)))[:-1])
+        answer = folded(events(tiny_server.chat(**ask(prompt, **fields, stream=True)))[:-1])
         return [{"index": 0, **answer}]
 
+    wait_for(lambda: llm.metrics().running == 0)
+    before = llm.metrics()
     with ThreadPoolExecutor(len(prompts)) as pool:
         together = list(pool.map(streamed, prompts))
+    wait_for(lambda: llm.metrics().running == 0)
+    after = llm.metrics()
+    accepted = after.speculation["accepted"] - before.speculation["accepted"]
+    assert accepted > 0
+    # Alone, each would have had a step for every token that wasn't drafted.
+    assert after.steps - before.steps < len(prompts) * 100 - accepted
     for one, other in zip(alone, together, strict=True):
         assert other[0]["message"]["content"] == one[0]["message"]["content"]
         assert other[0]["finish_reason"] == one[0]["finish_reason"]

@@ -9,7 +9,7 @@ from draftproof.drafting.verify_cost import GRID
 from draftproof.outputs import Origin, TokenEvent
 from draftproof.server.speculation import trace
 
-PROMPT = "one two three one two three one two"
+PROMPT = " ".join(map(str, range(60)))  # the tiny model drafts right and wrong behind it
 
 
 def test_the_page_comes_with_a_policy(running: Running) -> None:
@@ -67,9 +67,8 @@ def test_a_trace_tells_every_token(tiny_server: Running, drafter: str) -> None:
     }
     plain = events(tiny_server.client.post("/v1/chat/completions", json=fields))[:-1]
     assert not any("draftproof" in chunk for chunk in plain)
-    traced = events(
-        tiny_server.client.post("/v1/chat/completions", json={**fields, "speculation_trace": True})
-    )[:-1]
+    fields |= {"speculation_trace": True, "cache_salt": drafter}  # or `plain` would be drafted from
+    traced = events(tiny_server.client.post("/v1/chat/completions", json=fields))[:-1]
     steps = [chunk["draftproof"] for chunk in traced if "draftproof" in chunk]
     text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in traced)
     assert "".join("".join(step["texts"]) for step in steps) == text
@@ -88,4 +87,4 @@ def test_a_trace_tells_every_token(tiny_server: Running, drafter: str) -> None:
             counts["num_accepted_draft_tokens"],
             counts["num_accepted_draft_tokens"] + 1,
         )
-        assert len(rejected) <= counts["num_rolled_back"]
+        assert 0 < len(rejected) <= counts["num_rolled_back"]

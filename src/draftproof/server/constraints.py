@@ -11,9 +11,10 @@ from typing import Any
 
 from draftproof.sampling import Grammar
 from draftproof.text.answer_parts import Tools
-from draftproof.text.tool_calls import CallFormat
+from draftproof.text.tool_calls import CallFormat, is_text, value_types
 
 _THOUGHTS = 'thoughts[suffix="</think>"]: /(?s:.*)/\nSPACE: /[ \\n]+/\n'
+_DEFINITIONS = ("$defs", "definitions")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -60,23 +61,29 @@ def _xml_call(i: int, name: str, schema: Mapping[str, Any]) -> str:
     for j, (key, one) in enumerate(properties.items()):
         parts.append(f"parameter_{i}_{j}" + ("" if key in required else "?"))
         opening = _text(f"<parameter={key}>\n")
-        if _is_text(one):
-            rule = f"parameter_{i}_{j}: {opening} value_{i}_{j}\n"
-            rule += f'value_{i}_{j}[suffix="\\n</parameter>\\n"]: /(?s:.*)/\n'
-        else:
-            shape = {**one, "$defs": schema["$defs"]} if "$defs" in schema else one
-            closing = _text("\n</parameter>\n")
+        closing = _text("\n</parameter>\n")
+        if not is_text(value_types(one, schema)):
+            shape = {**one, **{key: schema[key] for key in _DEFINITIONS if key in schema}}
             rule = f"parameter_{i}_{j}: {opening} value_{i}_{j} {closing}\n"
             rule += f"value_{i}_{j}: %json {json.dumps(shape)}\n"
+        elif choices := _choices(one):
+            rule = f"parameter_{i}_{j}: {opening} ({choices}) {closing}\n"
+        else:
+            rule = f"parameter_{i}_{j}: {opening} value_{i}_{j}\n"
+            rule += f'value_{i}_{j}[suffix="\\n</parameter>\\n"]: /(?s:.*)/\n'
         rules.append(rule)
     before = _text(f"<tool_call>\n<function={name}>\n")
     after = _text("</function>\n</tool_call>")
     return " ".join([f"call_{i}: {before}", *parts, after]) + "\n" + "".join(rules)
 
 
-def _is_text(schema: Any) -> bool:
-    """Whether a value is written as it stands: strings, and what the schema leaves open."""
-    return not isinstance(schema, dict) or schema.get("type", "string") == "string"
+def _choices(schema: Any) -> str:
+    """The texts that may be written, if the schema names them: the only one of its bounds that a
+    value as it stands is held to."""
+    values = schema.get("enum") if isinstance(schema, dict) else None
+    if not isinstance(values, list) or not values:
+        return ""
+    return " | ".join(_text(value) for value in values if isinstance(value, str))
 
 
 def _text(text: str) -> str:

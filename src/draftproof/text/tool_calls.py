@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from draftproof.text.answer_parts import Part, Splitter, Tools, held_from, of_kind
@@ -203,9 +204,10 @@ class XmlCalls(_Calls):
 
     def _typed(self, name: str, key: str, text: str) -> Any:
         """The value by its schema: text for strings, JSON for everything else that is JSON."""
-        properties = self._tools.get(name, {}).get("properties")
-        types = _types(properties.get(key)) if isinstance(properties, dict) else set()
-        if not types or "string" in types:
+        tool = self._tools.get(name, {})
+        properties = tool.get("properties")
+        types = value_types(properties.get(key), tool) if isinstance(properties, dict) else set()
+        if is_text(types):
             return text
         if text.lower() in ("true", "false") and "boolean" in types:
             return text.lower() == "true"
@@ -213,14 +215,57 @@ class XmlCalls(_Calls):
         return text if value is None and text.strip() != "null" else value
 
 
-def _types(schema: Any) -> set[str]:
-    """The JSON types that a schema allows; empty if it doesn't say."""
-    if not isinstance(schema, dict):
-        return set()
-    types = schema.get("type", ())
-    found = {types} if isinstance(types, str) else {t for t in types if isinstance(t, str)}
-    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        found |= _types(branch)
+def value_types(schema: Any, root: Mapping[str, Any]) -> set[str]:
+    """The JSON types that a schema allows; empty if it doesn't say. root: the schema that a
+    reference such as #/$defs/x starts from."""
+    found: set[str] = set()
+    left, seen = [schema], set()
+    while left:
+        one = left.pop()
+        if not isinstance(one, dict) or id(one) in seen:
+            continue
+        seen.add(id(one))  # references may go in circles
+        found |= _own_types(one)
+        left += [*_list(one.get("anyOf")), *_list(one.get("oneOf"))]
+        left.append(_referred(one.get("$ref"), root))
+    return found
+
+
+def _own_types(schema: dict[str, Any]) -> set[str]:
+    types = schema.get("type")
+    if isinstance(types, str):
+        return {types}
+    if isinstance(types, list):
+        return {name for name in types if isinstance(name, str)}
+    values = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    return {_json_type(value) for value in values}
+
+
+def is_text(types: set[str]) -> bool:
+    """Whether an XML call has a value of these types as it stands, not as JSON."""
+    return not types or "string" in types
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((str, "string"), ((int, float), "number"), (dict, "object")):
+        if isinstance(value, kind):
+            return name
+    return "null" if value is None else "array"
+
+
+def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What a reference within the schema names; None for any other."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for part in reference[2:].split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
     return found
 
 
